@@ -45,9 +45,7 @@ impl std::fmt::Debug for BaseEncoder {
 impl BaseEncoder {
     /// Begin the base of `elements` elements of `class`; its header is appended to `out`.
     pub fn new(class: ElementClass, elements: u64, out: &mut Vec<u8>) -> Self {
-        out.extend(MAGIC);
-        out.extend([VERSION, class.number(), BLOCK_LOG2]);
-        out.extend(elements.to_le_bytes());
+        put_header(class, elements, out);
         let compressor =
             zstd::bulk::Compressor::new(ZSTD_LEVEL).expect("zstd has this compression level");
         Self {
@@ -103,6 +101,12 @@ impl BaseEncoder {
         out.extend_from_slice(&self.directory);
         out.extend((self.directory.len() as u32).to_le_bytes());
     }
+}
+
+fn put_header(class: ElementClass, elements: u64, out: &mut Vec<u8>) {
+    out.extend(MAGIC);
+    out.extend([VERSION, class.number(), BLOCK_LOG2]);
+    out.extend(elements.to_le_bytes());
 }
 
 /// Encode a whole content as a base.
@@ -227,6 +231,31 @@ impl BaseDirectory {
         self.offsets.len() as u64 - 1
     }
 
+    /// A base of its own of blocks `blocks`, from `encoded`, their bytes, without coding anything anew.
+    ///
+    /// # Panics
+    ///
+    /// If there are no such blocks or `encoded` has another length than [`byte_range`](Self::byte_range) says.
+    pub fn cut(&self, blocks: Range<u64>, encoded: &[u8]) -> Vec<u8> {
+        let range = self.byte_range(blocks.clone());
+        assert_eq!(range.end - range.start, encoded.len() as u64);
+        let width = self.class.width() as u64;
+        let elements = (blocks.end * BASE_BLOCK_ELEMENTS).min(self.elements)
+            - (blocks.start * BASE_BLOCK_ELEMENTS).min(self.elements);
+        let mut out = Vec::with_capacity(encoded.len() + 64);
+        put_header(self.class, elements, &mut out);
+        out.extend_from_slice(encoded);
+        let start = out.len();
+        for (length, zstd) in
+            &self.planes[(blocks.start * width) as usize..(blocks.end * width) as usize]
+        {
+            put_varint(&mut out, 2 * u64::from(*length) + u64::from(*zstd));
+        }
+        let length = (out.len() - start) as u32;
+        out.extend(length.to_le_bytes());
+        out
+    }
+
     /// Decode blocks `blocks` from `encoded`, the bytes of [`byte_range`](Self::byte_range), into `content`.
     ///
     /// # Errors
@@ -281,13 +310,19 @@ pub fn decode_base(base: &[u8]) -> Result<(ElementClass, Vec<u8>)> {
         .get(..BASE_HEADER_LEN.min(body))
         .ok_or_else(truncated)?;
     let directory = BaseDirectory::new(header, &rest[body..], base.len() as u64)?;
-    // The parts add up to the length, so the blocks bound what the content may take.
-    let mut content = vec![0; directory.elements as usize * directory.class.width()];
-    directory.decode(
-        0..directory.blocks(),
-        &rest[BASE_HEADER_LEN..body],
-        &mut content,
-    )?;
+    // The content grows block by block, so that a damaged base takes no memory for what it only claims.
+    let mut content = Vec::new();
+    for block in 0..directory.blocks() {
+        let bytes = directory.byte_range(block..block + 1);
+        let start = content.len();
+        let elements = block_len(directory.elements, block) as usize;
+        content.resize(start + elements * directory.class.width(), 0);
+        directory.decode(
+            block..block + 1,
+            &base[bytes.start as usize..bytes.end as usize],
+            &mut content[start..],
+        )?;
+    }
     Ok((directory.class, content))
 }
 

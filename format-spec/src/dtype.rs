@@ -85,12 +85,18 @@ impl Dtype {
             "weight_packed",
             "weight_zero_point_packed",
         ];
-        let class = self.natural_class();
         let last = tensor_name.rsplit('.').next().unwrap_or(tensor_name);
-        if class.order() != Order::Float && self != Self::Bool && PACKED.contains(&last) {
+        if self.may_be_read_as(ElementClass::U8) && PACKED.contains(&last) {
             return ElementClass::U8;
         }
-        class
+        self.natural_class()
+    }
+
+    /// Whether a tensor of this dtype can be of `class`: the one of its values, or bytes where integers may hold
+    /// packed nibbles.
+    pub(crate) fn may_be_read_as(self, class: ElementClass) -> bool {
+        let natural = self.natural_class();
+        class == natural || (class == ElementClass::U8 && natural.order() != Order::Float)
     }
 }
 

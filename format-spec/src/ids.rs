@@ -22,6 +22,12 @@ macro_rules! id_types {
             }
         }
 
+        impl AsRef<[u8; 32]> for $name {
+            fn as_ref(&self) -> &[u8; 32] {
+                &self.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(blake3::Hash::from_bytes(self.0).to_hex().as_str())

@@ -24,6 +24,7 @@ pub mod object;
 mod ord;
 pub mod patch;
 pub mod patch_set;
+pub mod progress;
 pub mod safetensors;
 mod version;
 

@@ -258,7 +258,7 @@ impl<'de> Deserialize<'de> for Entries {
                         entries.push((name, map.next_value()?));
                         continue;
                     }
-                    let _: std::collections::HashMap<String, String> = map.next_value()?;
+                    let Metadata = map.next_value()?;
                     if std::mem::replace(&mut metadata, true) {
                         return Err(A::Error::custom("__metadata__ stands there twice"));
                     }
@@ -268,5 +268,35 @@ impl<'de> Deserialize<'de> for Entries {
         }
 
         deserializer.deserialize_map(EntriesVisitor)
+    }
+}
+
+/// `__metadata__`: texts by key, no key twice. What they say stays in the verbatim header.
+struct Metadata;
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MetadataVisitor;
+
+        impl<'de> Visitor<'de> for MetadataVisitor {
+            type Value = Metadata;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
+                let mut keys = HashSet::new();
+                while let Some((key, _)) = map.next_entry::<String, String>()? {
+                    if let Some(twice) = keys.replace(key) {
+                        let why = format!("__metadata__ has the key {twice:?} twice");
+                        return Err(A::Error::custom(why));
+                    }
+                }
+                Ok(Metadata)
+            }
+        }
+
+        deserializer.deserialize_map(MetadataVisitor)
     }
 }

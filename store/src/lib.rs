@@ -1,1 +1,41 @@
-//! x
+//! The versioned weight store, embedded: RocksDB for objects, edges and refs, pack files for bases.
+//!
+//! A [`Store`] is one folder, open in one process. Contents hang together in the *delta graph*: some have a base,
+//! the others are reached from one along edges. Where to look:
+//!
+//! | question | module |
+//! |---|---|
+//! | what happens in a commit? | `commit` |
+//! | how is the cheapest path found? | `graph` |
+//! | how is a content read, its patches composed? | `contents` |
+//! | how is "give me N, I hold M" answered? | `fetch` |
+//! | what lies where on disk? | `folder`, `packs`, `database`, `records` |
+
+mod checkpoint;
+mod commit;
+mod compare;
+mod contents;
+mod database;
+mod diff;
+mod error;
+mod fetch;
+mod folder;
+mod graph;
+mod packs;
+mod records;
+mod refs;
+mod revision;
+mod set_builder;
+mod stats;
+mod store;
+mod verify;
+
+pub use checkpoint::{Checkpoint, PlainFile};
+pub use commit::{CommitOutcome, CommitRequest, Expect};
+pub use diff::{TensorChange, TensorDiff};
+pub use error::{Result, StoreError};
+pub use refs::Tag;
+pub use revision::{DEFAULT_BRANCH, RevisionSpec, Selector};
+pub use stats::{StoreStats, TensorStats, VersionStats};
+pub use store::Store;
+pub use verify::{Problem, VerifyOptions, VerifyReport};

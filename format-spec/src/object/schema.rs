@@ -10,6 +10,8 @@ use crate::name::TreePath;
 const WHAT: &str = "schema";
 const MAX_RANK: u64 = 16;
 const MAX_ELEMENTS: u64 = 1 << 48;
+/// What all tensors together stay below.
+const MAX_BYTES: u64 = 1 << 63;
 
 /// What a tensor is, apart from its content.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -72,9 +74,12 @@ impl TensorSpec {
         match bits {
             None => fail("is larger than any file"),
             Some(bits) if !bits.is_multiple_of(8) => fail("does not fill whole bytes"),
-            Some(bits) if bits / 8 > MAX_ELEMENTS => fail("is larger than 2^48 bytes"),
             Some(bits) if !(bits / 8).is_multiple_of(self.class.width() as u64) => {
                 fail("does not fill whole elements of its class")
+            }
+            Some(_) if self.elements() > MAX_ELEMENTS => fail("has more than 2^48 elements"),
+            Some(_) if !self.dtype.may_be_read_as(self.class) => {
+                fail("is of a class that its dtype cannot be read as")
             }
             Some(_) => Ok(()),
         }
@@ -151,7 +156,13 @@ impl CanonicalObject for Schema {
                 .collect::<Result<_>>()?;
             files.push(WeightFileSpec { path, tensors });
         }
-        Ok(Self { files })
+        let schema = Self { files };
+        // Offsets and sums of lengths, which all fit 64 bits from here on.
+        let bytes = (schema.tensors()).try_fold(0, |sum: u64, t| sum.checked_add(t.byte_len()));
+        if bytes.is_none_or(|bytes| bytes >= MAX_BYTES) {
+            return Err(FormatError::invalid(WHAT, "its tensors take 2^63 bytes or more"));
+        }
+        Ok(schema)
     }
 
     fn id_from(hash: [u8; 32]) -> SchemaId {

@@ -2,6 +2,7 @@
 
 use super::{BLOCK_ELEMENTS, PIECE_ELEMENTS};
 use crate::error::{FormatError, Result};
+use crate::moments::Weights;
 use roaring::RoaringBitmap;
 
 /// Changed elements of one block of 65,536 elements and how far each moved.
@@ -50,6 +51,16 @@ impl Changes {
     pub fn last(&self) -> Option<u32> {
         let block = self.blocks.last()?;
         Some(block.number * BLOCK_ELEMENTS as u32 + block.index.max()?)
+    }
+
+    /// `sum r(i) d_i`: what the patch adds to the first moment of a tensor, known without any content. `first` is
+    /// the tensor's flat index of the piece's first element.
+    pub fn first_moment(&self, first: u64) -> u64 {
+        let mut weights = Weights::default();
+        self.iter().fold(0, |sum, (element, shift)| {
+            let r = weights.at(first + u64::from(element));
+            sum.wrapping_add(r.wrapping_mul(shift as u64))
+        })
     }
 
     /// Turn the patch around.

@@ -1,0 +1,434 @@
+//! Committing: read a checkpoint, store what changed, prove it, then move the ref.
+//!
+//! The order makes a crash at any point harmless. Bases go to packs and edges to the database in bounded batches,
+//! each complete in itself and unseen until a commit names it. Then one small durable batch holds commit, tree, schema
+//! and ref. Before that batch, everything stored was read back and compared with what was read.
+
+mod base;
+mod files;
+mod item;
+mod tensor;
+
+use crate::checkpoint::Checkpoint;
+use crate::database::{Batch, Table};
+use crate::error::{Result, StoreError};
+use crate::packs::PackWriter;
+use crate::records::{ContentKey, ContentRecord};
+use crate::refs::{put_ref, ref_key};
+use crate::store::Store;
+use deltaic_format::fetch::TensorWish;
+use deltaic_format::ids::CommitId;
+use deltaic_format::name::{BranchName, RepoName};
+use deltaic_format::object::{CanonicalObject, Commit, RefRecord, Snapshot, Tree};
+use deltaic_format::progress::Progress;
+use deltaic_format::{Moments, Version};
+use item::{Item, plan_items};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use tensor::StoredTensor;
+
+/// Where the caller expects the branch to stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// It has no commit yet.
+    Nothing,
+    /// At this commit.
+    Commit(CommitId),
+}
+
+/// What to commit where, and what to say of it. The time is the caller's, so that the same request makes the
+/// same commit.
+#[derive(Debug, Clone)]
+pub struct CommitRequest {
+    /// The repository; made if it is not there.
+    pub repo: RepoName,
+    /// The branch; made if the repository is new.
+    pub branch: BranchName,
+    /// What its maker says.
+    pub message: String,
+    /// Metadata, such as `step = 1200`.
+    pub meta: BTreeMap<String, String>,
+    /// Milliseconds since 1970, UTC.
+    pub time_ms: i64,
+    /// Fail unless the branch stands here.
+    pub expect: Option<Expect>,
+}
+
+/// A commit that is durable and visible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommitOutcome {
+    /// Its id.
+    pub id: CommitId,
+    /// Its number.
+    pub version: Version,
+    /// Elements of all tensors.
+    pub elements: u64,
+    /// Elements that changed against the first parent; all of them where there is none to compare with.
+    pub changed: u64,
+    /// Bytes of all files.
+    pub full_bytes: u64,
+    /// What the changes take as stored, in their smallest coding.
+    pub patch_bytes: u64,
+    /// What the store grew by: rows and packs.
+    pub new_bytes: u64,
+}
+
+/// What a running commit shares between its threads.
+pub(crate) struct Writing<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) checkpoint: &'a dyn Checkpoint,
+    pub(crate) progress: &'a dyn Progress,
+    /// Contents whose base is being written by some thread, so that equal ones are stored once.
+    pub(crate) claimed: Mutex<HashSet<ContentKey>>,
+}
+
+/// A content whose base is in a pack, waiting for the pack to be durable.
+pub(crate) struct PendingBase {
+    pub(crate) key: ContentKey,
+    pub(crate) elements: u64,
+    pub(crate) moments: Moments,
+}
+
+/// What one thread has made.
+#[derive(Default)]
+pub(crate) struct Made {
+    pub(crate) tensors: Vec<StoredTensor>,
+    pub(crate) bases: Vec<PendingBase>,
+}
+
+impl Writing<'_> {
+    pub(crate) fn check_cancelled(&self) -> Result<()> {
+        if self.progress.cancelled() {
+            return Err(StoreError::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Whether the caller is the one to write the base of `key`: it is neither stored nor claimed.
+    pub(crate) fn claim(&self, key: ContentKey) -> Result<bool> {
+        if self.store.contents().find(key)?.is_some() {
+            return Ok(false);
+        }
+        let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(claimed.insert(key))
+    }
+
+    /// Write `batch`, and of `contents` those that are not known yet: a row that names a base is never replaced by one
+    /// that does not.
+    pub(crate) fn write_with_contents(
+        &self,
+        mut batch: Batch,
+        contents: impl IntoIterator<Item = (ContentKey, ContentRecord)>,
+    ) -> Result<()> {
+        let _rows = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, record) in contents {
+            if self.store.contents().find(key)?.is_none() {
+                batch.put(Table::Contents, key.to_bytes(), record.to_bytes());
+            }
+        }
+        self.store.database().write(batch)
+    }
+}
+
+impl Store {
+    /// Commit a checkpoint as the next version of a branch.
+    ///
+    /// On error nothing is visible of it, and what was written is found again when the commit is tried anew.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Conflict`] if the branch is not where the request expects it; [`StoreError::Checkpoint`] if the
+    /// checkpoint cannot be read or changes meanwhile; [`StoreError::NoSpace`] if the disk is full.
+    pub fn commit(
+        &self,
+        request: &CommitRequest,
+        checkpoint: &dyn Checkpoint,
+        progress: &dyn Progress,
+    ) -> Result<CommitOutcome> {
+        let _writing = self.writer();
+        Commit::check_texts(&request.message, &request.meta).map_err(invalid)?;
+        let written_before = self.database().written();
+        let parent = self.parent_of(request)?;
+        let writing = Writing {
+            store: self,
+            checkpoint,
+            progress,
+            claimed: Mutex::default(),
+        };
+        let items = plan_items(checkpoint.schema(), parent.as_ref());
+        let total = checkpoint
+            .schema()
+            .tensors()
+            .map(|t| t.byte_len())
+            .sum::<u64>()
+            + checkpoint.files().iter().map(|f| f.size).sum::<u64>();
+        progress.phase("committing", Some(total));
+        let (mut tensors, pack_bytes) = writing.store_tensors(&items)?;
+        let (weight_files, files, file_bytes) = writing.store_files()?;
+        checkpoint
+            .check_unchanged()
+            .map_err(|what| StoreError::Checkpoint { what })?;
+        tensors.sort_by_key(|tensor| tensor.index);
+        let schema = checkpoint.schema();
+        let mut batch = Batch::default();
+        batch.put(Table::Schemas, schema.id().0, schema.to_bytes());
+        let tree = Tree {
+            schema: schema.id(),
+            weight_files,
+            tensors: tensors.iter().map(|tensor| tensor.entry).collect(),
+            files,
+        };
+        let (id, version) = self.publish_tree(request, &tree, parent.as_ref(), batch)?;
+        let full_bytes = (tree
+            .weight_files
+            .iter()
+            .map(|f| f.data_offset())
+            .sum::<u64>())
+            + total;
+        Ok(CommitOutcome {
+            id,
+            version,
+            elements: schema.tensors().map(|t| t.elements()).sum(),
+            changed: tensors.iter().map(|t| t.changed).sum(),
+            full_bytes,
+            patch_bytes: tensors.iter().map(|t| t.patch_bytes).sum(),
+            new_bytes: self.database().written() - written_before + pack_bytes + file_bytes,
+        })
+    }
+
+    /// Commit the tree of `target` as the next version of a branch: holders go back by patch, numbers go on.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit); [`StoreError::NotFound`] if the branch or the target is not there.
+    pub fn revert(
+        &self,
+        request: &CommitRequest,
+        target: CommitId,
+        progress: &dyn Progress,
+    ) -> Result<CommitOutcome> {
+        let _writing = self.writer();
+        Commit::check_texts(&request.message, &request.meta).map_err(invalid)?;
+        let written_before = self.database().written();
+        let parent = self.parent_of(request)?.ok_or_else(|| {
+            StoreError::not_found("branch", format!("{} of {}", request.branch, request.repo))
+        })?;
+        let mut wanted = self.snapshot(target)?;
+        let wishes = deltaic_format::fetch::wishes_between(Some(&parent), &wanted);
+        progress.phase("comparing", Some(wanted.full_bytes()));
+        let (changed, patch_bytes) = self.list_patches(&mut wanted, &wishes, progress)?;
+        let (id, version) =
+            self.publish_tree(request, &wanted.tree, Some(&parent), Batch::default())?;
+        Ok(CommitOutcome {
+            id,
+            version,
+            elements: wanted.elements(),
+            changed,
+            full_bytes: wanted.full_bytes(),
+            patch_bytes,
+            new_bytes: self.database().written() - written_before,
+        })
+    }
+
+    /// List in `wanted`'s tree the patches that lead to it from what `wishes` hold. Returns changed elements and bytes.
+    fn list_patches(
+        &self,
+        wanted: &mut Snapshot,
+        wishes: &[TensorWish],
+        progress: &dyn Progress,
+    ) -> Result<(u64, u64)> {
+        let (mut changed, mut bytes) = (0, 0);
+        for wish in wishes {
+            let spec = wanted.schema.tensors().nth(wish.tensor).cloned();
+            let Some(spec) = spec else { continue };
+            progress.advance(spec.byte_len());
+            let entry = &mut wanted.tree.tensors[wish.tensor];
+            let key = ContentKey::new(spec.class, entry.id);
+            entry.patch = None;
+            match wish.have {
+                Some(have) if have == entry.id => {}
+                Some(have) => {
+                    let between = self.contents().compare(have, key, spec.elements())?;
+                    entry.patch = Some(between.patch);
+                    changed += between.changed;
+                    bytes += between.bytes;
+                }
+                None => {
+                    changed += spec.elements();
+                    bytes += self.contents().record(key)?.whole_bytes;
+                }
+            }
+        }
+        Ok((changed, bytes))
+    }
+
+    /// The version that a commit follows, checked against what the request expects.
+    fn parent_of(&self, request: &CommitRequest) -> Result<Option<Snapshot>> {
+        let CommitRequest { repo, branch, .. } = request;
+        let head = self.find_branch(repo, branch)?;
+        if head.is_none() && self.must_exist(repo).is_ok() {
+            return Err(StoreError::not_found(
+                "branch",
+                format!("{branch} of {repo}"),
+            ));
+        }
+        let stands = head.as_ref().map(|record| record.commit);
+        let expected = match request.expect {
+            None => stands,
+            Some(Expect::Nothing) => None,
+            Some(Expect::Commit(id)) => Some(id),
+        };
+        if expected != stands {
+            let words = |id: Option<CommitId>| id.map_or("no commit".to_owned(), |id| id.short());
+            return Err(StoreError::Conflict {
+                what: format!(
+                    "{repo}@{branch} stands at {}, not at {} as expected",
+                    words(stands),
+                    words(expected)
+                ),
+            });
+        }
+        match stands {
+            None if self.retired(repo, branch)?.is_some() => Err(StoreError::Conflict {
+                what: format!(
+                    "branch {branch} of {repo} was deleted, and its version numbers are never used again; \
+                     commit to another branch"
+                ),
+            }),
+            None => Ok(None),
+            Some(id) => self.snapshot(id).map(Some),
+        }
+    }
+
+    /// Write tree, commit and ref in one durable batch.
+    fn publish_tree(
+        &self,
+        request: &CommitRequest,
+        tree: &Tree,
+        parent: Option<&Snapshot>,
+        mut batch: Batch,
+    ) -> Result<(CommitId, Version)> {
+        let tree_bytes = tree.to_bytes();
+        let commit = Commit {
+            tree: Tree::id_of(&tree_bytes),
+            parents: parent.iter().map(|p| p.id).collect(),
+            version: parent.map_or(Version(0), |p| p.commit.version.next()),
+            time_ms: request.time_ms,
+            message: request.message.clone(),
+            meta: request.meta.clone(),
+        };
+        let id = commit.id();
+        batch.put(Table::Trees, commit.tree.0, tree_bytes);
+        batch.put(Table::Commits, id.0, commit.to_bytes());
+        let record = RefRecord {
+            repo: request.repo.clone(),
+            branch: request.branch.clone(),
+            commit: id,
+            version: commit.version,
+            time_ms: request.time_ms,
+            expiry_ms: None,
+        };
+        put_ref(&mut batch, &record);
+        self.database().publish(batch)?;
+        debug_assert!(
+            self.database()
+                .contains(Table::Refs, &ref_key(&request.repo, &request.branch))?
+        );
+        Ok((id, commit.version))
+    }
+}
+
+fn invalid(error: deltaic_format::FormatError) -> StoreError {
+    StoreError::Invalid {
+        what: error.to_string(),
+    }
+}
+
+impl Writing<'_> {
+    /// Store all items with as many threads as there are cores. Returns the tensors and the bytes of new packs.
+    fn store_tensors(&self, items: &[Item]) -> Result<(Vec<StoredTensor>, u64)> {
+        let next = AtomicUsize::new(0);
+        let threads = std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(items.len().max(1));
+        let results: Vec<Result<(Made, u64)>> = std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..threads)
+                .map(|number| {
+                    let next = &next;
+                    scope.spawn(move || self.store_share(items, next, number))
+                })
+                .collect();
+            let join = |handle: std::thread::ScopedJoinHandle<'_, _>| {
+                handle
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            handles.into_iter().map(join).collect()
+        });
+        let (mut tensors, mut bytes) = (Vec::new(), 0);
+        for result in results {
+            let (made, pack_bytes) = result?;
+            tensors.extend(made.tensors);
+            bytes += pack_bytes;
+        }
+        Ok((tensors, bytes))
+    }
+
+    /// One thread's work: items until none is left, then its packs made durable and its bases proven.
+    fn store_share(
+        &self,
+        items: &[Item],
+        next: &AtomicUsize,
+        number: usize,
+    ) -> Result<(Made, u64)> {
+        let mut packs = PackWriter::new(self.store.folder(), number);
+        let mut made = Made::default();
+        let work = loop {
+            let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                break Ok(());
+            };
+            if let Err(error) = self.store_item(item, &mut packs, &mut made) {
+                break Err(error);
+            }
+        };
+        if work.is_err() {
+            // The other threads need not go on.
+            next.store(items.len(), Ordering::Relaxed);
+        }
+        work?;
+        let bytes = self.settle_bases(packs, std::mem::take(&mut made.bases))?;
+        Ok((made, bytes))
+    }
+
+    /// Close the packs, let the database name their bases, and read each back against its id.
+    pub(crate) fn settle_bases(
+        &self,
+        packs: PackWriter<'_>,
+        pending: Vec<PendingBase>,
+    ) -> Result<u64> {
+        let placed: std::collections::HashMap<_, _> = packs.finish()?.into_iter().collect();
+        let mut bytes = 0;
+        let mut batch = Batch::default();
+        for base in &pending {
+            let location = placed[&base.key];
+            bytes += location.len;
+            let record = ContentRecord {
+                elements: base.elements,
+                moments: base.moments,
+                whole_bytes: location.len,
+                base: Some(location),
+            };
+            batch.put(Table::Contents, base.key.to_bytes(), record.to_bytes());
+        }
+        {
+            let _rows = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+            self.store.database().write(batch)?;
+        }
+        for base in &pending {
+            self.check_cancelled()?;
+            self.store.contents().open(base.key)?.read(|_| Ok(()))?;
+        }
+        Ok(bytes)
+    }
+}

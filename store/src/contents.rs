@@ -1,0 +1,226 @@
+//! Reading contents: a base, and the composed patch along a path of the delta graph, piece by piece.
+
+use crate::database::{Database, Table};
+use crate::error::{Result, StoreError};
+use crate::graph::{Route, Step};
+use crate::packs::{BaseFile, PackReader};
+use crate::records::{ContentKey, ContentRecord, EdgeRecord, PieceLocation, edge_key};
+use deltaic_format::base::BASE_BLOCK_ELEMENTS;
+use deltaic_format::ids::TensorId;
+use deltaic_format::patch::{Changes, PIECE_ELEMENTS, apply, compose, piece_count, piece_len};
+use deltaic_format::patch_set::PatchSetReader;
+use moka::sync::Cache;
+use std::sync::Arc;
+
+/// Decoded patch sets kept in memory, by bytes.
+const CACHE_BYTES: u64 = 64 << 20;
+
+/// Contents, edges and patch sets of a store.
+pub(crate) struct Contents {
+    pub(crate) database: Arc<Database>,
+    pub(crate) packs: PackReader,
+    /// Decoded patch sets by number: a set holds many tensors, which are mostly wanted together.
+    sets: Cache<u64, Arc<Vec<Changes>>>,
+}
+
+impl Contents {
+    pub(crate) fn new(database: Arc<Database>, packs: PackReader) -> Self {
+        let weigh = |_: &u64, members: &Arc<Vec<Changes>>| {
+            let changed: u64 = members.iter().map(Changes::len).sum();
+            (64 * members.len() as u64 + 10 * changed)
+                .try_into()
+                .unwrap_or(u32::MAX)
+        };
+        let sets = Cache::builder()
+            .max_capacity(CACHE_BYTES)
+            .weigher(weigh)
+            .build();
+        Self {
+            database,
+            packs,
+            sets,
+        }
+    }
+
+    /// What is known of a content, if it is in the store.
+    pub(crate) fn find(&self, key: ContentKey) -> Result<Option<ContentRecord>> {
+        let object = || key.to_string();
+        self.database.read(
+            Table::Contents,
+            &key.to_bytes(),
+            object,
+            ContentRecord::from_bytes,
+        )
+    }
+
+    /// What is known of a content that must be there.
+    pub(crate) fn record(&self, key: ContentKey) -> Result<ContentRecord> {
+        self.find(key)?
+            .ok_or_else(|| StoreError::corrupt(key, "it is missing"))
+    }
+
+    /// The edge from `from` to `to`, if there is one.
+    pub(crate) fn edge(&self, from: ContentKey, to: TensorId) -> Result<Option<EdgeRecord>> {
+        let object = || format!("edge from {from} to {to}");
+        self.database.read(
+            Table::Edges,
+            &edge_key(from, to),
+            object,
+            EdgeRecord::from_bytes,
+        )
+    }
+
+    /// The stored bytes of patch set `set` through `read`, which must accept them.
+    fn with_set<T>(
+        &self,
+        set: u64,
+        read: impl FnOnce(PatchSetReader<'_>) -> deltaic_format::Result<T>,
+    ) -> Result<T> {
+        let damaged = |what: String| StoreError::corrupt(format!("patch set {set}"), what);
+        let bytes = self
+            .database
+            .get(Table::PatchSets, &set.to_be_bytes())?
+            .ok_or_else(|| damaged("it is missing".to_owned()))?;
+        PatchSetReader::new(&bytes)
+            .and_then(read)
+            .map_err(|e| damaged(e.to_string()))
+    }
+
+    /// All members of a patch set, as stored, past the cache.
+    pub(crate) fn read_set(&self, set: u64) -> Result<Vec<Changes>> {
+        self.with_set(set, |reader| reader.all())
+    }
+
+    /// Changes of one piece of an edge, as they are stored.
+    pub(crate) fn changes_at(&self, location: PieceLocation) -> Result<Changes> {
+        let members = match self.sets.get(&location.set) {
+            Some(members) => members,
+            None => {
+                let members = Arc::new(self.read_set(location.set)?);
+                self.sets.insert(location.set, Arc::clone(&members));
+                members
+            }
+        };
+        match members.get(location.member as usize) {
+            Some(changes) => Ok(changes.clone()),
+            None => Err(StoreError::corrupt(
+                format!("patch set {}", location.set),
+                "it has fewer members than edges say",
+            )),
+        }
+    }
+
+    /// The composed changes of piece `piece` along `steps`.
+    pub(crate) fn compose_piece(
+        &self,
+        key: ContentKey,
+        steps: &[Step],
+        piece: u64,
+    ) -> Result<Changes> {
+        let mut parts = Vec::with_capacity(steps.len());
+        for step in steps {
+            if let Some(location) = step.edge.piece(piece) {
+                let mut changes = self.changes_at(location)?;
+                if step.backwards {
+                    changes.negate();
+                }
+                parts.push(changes);
+            }
+        }
+        let parts: Vec<&Changes> = parts.iter().collect();
+        compose(key.class, &parts).map_err(|e| StoreError::corrupt(format!("a path to {key}"), e))
+    }
+
+    /// Open a content for reading by the cheapest way there is.
+    pub(crate) fn open(&self, key: ContentKey) -> Result<ContentReader<'_>> {
+        let record = self.record(key)?;
+        let Route { base, steps, .. } = self.route_from_base(key, record)?;
+        let location = self
+            .record(base)?
+            .base
+            .ok_or_else(|| StoreError::corrupt(base, "its base is gone"))?;
+        let file = self.packs.open(base, location)?;
+        if file.elements() != record.elements {
+            return Err(StoreError::corrupt(
+                base,
+                "its base has another number of elements",
+            ));
+        }
+        Ok(ContentReader {
+            contents: self,
+            key,
+            record,
+            file,
+            steps,
+        })
+    }
+}
+
+/// A content being read piece by piece.
+pub(crate) struct ContentReader<'a> {
+    contents: &'a Contents,
+    key: ContentKey,
+    record: ContentRecord,
+    file: BaseFile<'a>,
+    steps: Vec<Step>,
+}
+
+impl ContentReader<'_> {
+    pub(crate) fn elements(&self) -> u64 {
+        self.record.elements
+    }
+
+    pub(crate) fn pieces(&self) -> u64 {
+        piece_count(self.record.elements)
+    }
+
+    fn blocks(&self, piece: u64) -> std::ops::Range<u64> {
+        let first = piece * (PIECE_ELEMENTS / BASE_BLOCK_ELEMENTS);
+        let elements = piece_len(self.record.elements, piece);
+        first..first + elements.div_ceil(BASE_BLOCK_ELEMENTS)
+    }
+
+    /// The bytes of piece `piece`.
+    pub(crate) fn piece(&self, piece: u64) -> Result<Vec<u8>> {
+        let width = self.key.class.width();
+        let mut content = vec![0; piece_len(self.record.elements, piece) as usize * width];
+        self.file.decode(self.blocks(piece), &mut content)?;
+        let changes = self.contents.compose_piece(self.key, &self.steps, piece)?;
+        apply(self.key.class, &mut content, &changes)
+            .map_err(|e| StoreError::corrupt(self.key, e))?;
+        Ok(content)
+    }
+
+    /// Piece `piece` as a base: as it is stored where the content has a base of its own, else coded anew.
+    pub(crate) fn piece_as_base(&self, piece: u64) -> Result<Vec<u8>> {
+        if self.steps.is_empty() {
+            return self.file.cut(self.blocks(piece));
+        }
+        Ok(deltaic_format::base::encode_base(
+            self.key.class,
+            &self.piece(piece)?,
+        ))
+    }
+
+    /// Give every piece to `receive`, in order, and fail at the end if they do not hash to the content's id:
+    /// what was received is to be used only after that.
+    pub(crate) fn read(&self, mut receive: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut hasher = blake3::Hasher::new();
+        for piece in 0..self.pieces() {
+            let content = self.piece(piece)?;
+            hasher.update(&content);
+            receive(&content)?;
+        }
+        self.check_hash(&hasher)
+    }
+
+    pub(crate) fn check_hash(&self, hasher: &blake3::Hasher) -> Result<()> {
+        if hasher.finalize().as_bytes() == self.key.id.as_bytes() {
+            return Ok(());
+        }
+        Err(StoreError::corrupt(
+            self.key,
+            "what is stored does not hash to its id",
+        ))
+    }
+}

@@ -1,0 +1,276 @@
+//! RocksDB: column families by kind of object, typed reads, and batches. Nothing else names RocksDB.
+
+use crate::error::{Result, StoreError};
+use crate::folder::Folder;
+use deltaic_format::FormatError;
+use rocksdb::{
+    BlockBasedOptions, BoundColumnFamily, Cache, ColumnFamilyDescriptor, DBCompressionType,
+    DBPinnableSlice, Direction, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch,
+    WriteOptions,
+};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Rocks = rocksdb::DBWithThreadMode<rocksdb::MultiThreaded>;
+
+/// Key and value of a row.
+type Row = (Box<[u8]>, Box<[u8]>);
+
+/// A column family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// repository, 0, branch → signed ref.
+    Refs,
+    /// repository, 0, tag → tag record.
+    Tags,
+    /// repository, 0, branch → highest version of a deleted branch, so that no number is used twice.
+    Retired,
+    /// commit id → commit.
+    Commits,
+    /// tree id → tree.
+    Trees,
+    /// schema id → schema.
+    Schemas,
+    /// file id → small file.
+    Files,
+    /// content → content record.
+    Contents,
+    /// from content, to → edge record.
+    Edges,
+    /// to content, from → the same edge record, so that one look finds the edges that lead to a content.
+    EdgesBack,
+    /// number, big-endian → patch set.
+    PatchSets,
+}
+
+impl Table {
+    const ALL: [Self; 11] = [
+        Self::Refs,
+        Self::Tags,
+        Self::Retired,
+        Self::Commits,
+        Self::Trees,
+        Self::Schemas,
+        Self::Files,
+        Self::Contents,
+        Self::Edges,
+        Self::EdgesBack,
+        Self::PatchSets,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Refs => "refs",
+            Self::Tags => "tags",
+            Self::Retired => "retired",
+            Self::Commits => "commits",
+            Self::Trees => "trees",
+            Self::Schemas => "schemas",
+            Self::Files => "files",
+            Self::Contents => "contents",
+            Self::Edges => "edges",
+            Self::EdgesBack => "edges-back",
+            Self::PatchSets => "patch-sets",
+        }
+    }
+
+    fn options(self, cache: &Cache) -> Options {
+        let mut table = BlockBasedOptions::default();
+        table.set_block_cache(cache);
+        table.set_cache_index_and_filter_blocks(true);
+        table.set_bloom_filter(10.0, false);
+        let mut options = Options::default();
+        options.set_block_based_table_factory(&table);
+        options.set_write_buffer_size(16 << 20);
+        match self {
+            // Entropy coded already; as blobs they are written once instead of at every compaction.
+            Self::PatchSets => {
+                options.set_compression_type(DBCompressionType::None);
+                options.set_enable_blob_files(true);
+                options.set_min_blob_size(4096);
+                options.set_enable_blob_gc(true);
+            }
+            // Hashes do not compress.
+            Self::Edges | Self::EdgesBack | Self::Contents | Self::Trees => {
+                options.set_compression_type(DBCompressionType::Lz4);
+            }
+            _ => options.set_compression_type(DBCompressionType::Zstd),
+        }
+        options
+    }
+}
+
+/// The open database.
+pub(crate) struct Database {
+    rocks: Rocks,
+    /// For errors.
+    root: PathBuf,
+    /// Bytes of keys and values written since it was opened.
+    written: AtomicU64,
+}
+
+/// Rows to be written together or not at all.
+#[derive(Default)]
+pub(crate) struct Batch {
+    puts: Vec<(Table, Vec<u8>, Vec<u8>)>,
+    deletes: Vec<(Table, Vec<u8>)>,
+}
+
+impl Batch {
+    pub(crate) fn put(&mut self, table: Table, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
+        self.puts.push((table, key.into(), value.into()));
+    }
+
+    pub(crate) fn delete(&mut self, table: Table, key: impl Into<Vec<u8>>) {
+        self.deletes.push((table, key.into()));
+    }
+}
+
+impl Database {
+    pub(crate) fn open(folder: &Folder) -> Result<Self> {
+        let cache = Cache::new_lru_cache(128 << 20);
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.create_missing_column_families(true);
+        options.set_db_write_buffer_size(128 << 20);
+        options.set_max_total_wal_size(128 << 20);
+        options.set_max_background_jobs(2);
+        options.set_bytes_per_sync(1 << 20);
+        options.set_keep_log_file_num(2);
+        options.set_log_level(LogLevel::Warn);
+        let families = Table::ALL.map(|t| ColumnFamilyDescriptor::new(t.name(), t.options(&cache)));
+        let root = folder.root().to_owned();
+        match Rocks::open_cf_descriptors(&options, folder.database(), families) {
+            Ok(rocks) => Ok(Self {
+                rocks,
+                root,
+                written: AtomicU64::new(0),
+            }),
+            Err(e) => Err(explain(e, root)),
+        }
+    }
+
+    fn family(&self, table: Table) -> Arc<BoundColumnFamily<'_>> {
+        self.rocks
+            .cf_handle(table.name())
+            .expect("every table is opened with the database")
+    }
+
+    fn fail(&self, error: rocksdb::Error) -> StoreError {
+        explain(error, self.root.clone())
+    }
+
+    /// The value of `key`, without a copy.
+    pub(crate) fn get(&self, table: Table, key: &[u8]) -> Result<Option<DBPinnableSlice<'_>>> {
+        self.rocks
+            .get_pinned_cf(&self.family(table), key)
+            .map_err(|e| self.fail(e))
+    }
+
+    pub(crate) fn contains(&self, table: Table, key: &[u8]) -> Result<bool> {
+        Ok(self.get(table, key)?.is_some())
+    }
+
+    /// The value of `key`, read by `parse`; damage names the object.
+    pub(crate) fn read<T>(
+        &self,
+        table: Table,
+        key: &[u8],
+        object: impl Fn() -> String,
+        parse: impl FnOnce(&[u8]) -> Result<T, FormatError>,
+    ) -> Result<Option<T>> {
+        match self.get(table, key)? {
+            None => Ok(None),
+            Some(value) => parse(&value)
+                .map(Some)
+                .map_err(|e| StoreError::corrupt(object(), e)),
+        }
+    }
+
+    /// All rows whose key begins with `prefix`, ascending.
+    pub(crate) fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a [u8],
+    ) -> impl Iterator<Item = Result<Row>> + 'a {
+        let mut options = ReadOptions::default();
+        options.set_iterate_range(rocksdb::PrefixRange(prefix));
+        let mode = if prefix.is_empty() {
+            IteratorMode::Start
+        } else {
+            IteratorMode::From(prefix, Direction::Forward)
+        };
+        self.rocks
+            .iterator_cf_opt(&self.family(table), options, mode)
+            .map(|row| row.map_err(|e| self.fail(e)))
+    }
+
+    /// The greatest key of a table.
+    pub(crate) fn last_key(&self, table: Table) -> Result<Option<Box<[u8]>>> {
+        let mut rows = self
+            .rocks
+            .iterator_cf(&self.family(table), IteratorMode::End);
+        match rows.next() {
+            None => Ok(None),
+            Some(row) => row.map(|(key, _)| Some(key)).map_err(|e| self.fail(e)),
+        }
+    }
+
+    /// Write `batch`; it survives the process, and the machine once a later [`publish`](Self::publish) returns.
+    pub(crate) fn write(&self, batch: Batch) -> Result<()> {
+        self.write_with(batch, false)
+    }
+
+    /// Write `batch` and make it, and all that was written before, durable.
+    pub(crate) fn publish(&self, batch: Batch) -> Result<()> {
+        self.write_with(batch, true)
+    }
+
+    fn write_with(&self, batch: Batch, sync: bool) -> Result<()> {
+        let mut writes = WriteBatch::default();
+        let mut bytes = 0;
+        for (table, key, value) in &batch.puts {
+            bytes += key.len() + value.len();
+            writes.put_cf(&self.family(*table), key, value);
+        }
+        for (table, key) in &batch.deletes {
+            writes.delete_cf(&self.family(*table), key);
+        }
+        let mut options = WriteOptions::default();
+        options.set_sync(sync);
+        self.rocks
+            .write_opt(writes, &options)
+            .map_err(|e| self.fail(e))?;
+        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Bytes of keys and values written since the database was opened.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database")
+            .field("root", &self.root)
+            .finish_non_exhaustive()
+    }
+}
+
+fn explain(error: rocksdb::Error, root: PathBuf) -> StoreError {
+    let text = error.to_string();
+    if text.contains("No space left") || text.contains("Disk quota exceeded") {
+        return StoreError::NoSpace { path: root };
+    }
+    match error.kind() {
+        rocksdb::ErrorKind::Corruption => StoreError::corrupt("the database", text),
+        rocksdb::ErrorKind::Busy => StoreError::Locked {
+            path: root,
+            holder: "another process".to_owned(),
+        },
+        _ => StoreError::Database(error),
+    }
+}

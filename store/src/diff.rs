@@ -1,0 +1,138 @@
+//! What changed between two versions, tensor by tensor.
+
+use crate::error::{Result, StoreError};
+use crate::records::ContentKey;
+use crate::store::Store;
+use deltaic_format::name::TreePath;
+use deltaic_format::object::{Snapshot, TensorSpec, TensorView};
+use deltaic_format::progress::Progress;
+use rayon::prelude::*;
+use std::collections::HashMap;
+
+/// How a tensor differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TensorChange {
+    /// Only the second version has it.
+    Added,
+    /// Only the first version has it.
+    Removed,
+    /// Its class or size changed, so that no patch leads from one to the other.
+    Retyped,
+    /// Some elements changed.
+    Changed,
+}
+
+impl TensorChange {
+    /// The kind in one word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Removed => "removed",
+            Self::Retyped => "retyped",
+            Self::Changed => "changed",
+        }
+    }
+}
+
+/// One tensor that differs between two versions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorDiff {
+    /// Its weight file.
+    pub path: TreePath,
+    /// What it is, in the second version if that has it.
+    pub spec: TensorSpec,
+    /// How it differs.
+    pub change: TensorChange,
+    /// Elements that differ; all of them unless it is [`TensorChange::Changed`].
+    pub changed: u64,
+    /// Elements that moved up by one representable value.
+    pub plus_one: u64,
+    /// Elements that moved down by one.
+    pub minus_one: u64,
+    /// What the change takes: the composed patch encoded alone, or the whole content where that is smaller.
+    pub patch_bytes: u64,
+}
+
+impl Store {
+    /// The tensors that differ between two versions, in the second one's order, removed ones last.
+    ///
+    /// # Errors
+    ///
+    /// If stored data is damaged, or the caller stops.
+    pub fn diff(
+        &self,
+        from: &Snapshot,
+        to: &Snapshot,
+        progress: &dyn Progress,
+    ) -> Result<Vec<TensorDiff>> {
+        let old = from.tensors_by_name();
+        progress.phase(
+            "comparing",
+            Some(to.schema.tensors().map(TensorSpec::byte_len).sum()),
+        );
+        let diffs = to
+            .tensors()
+            .into_par_iter()
+            .map(|view| {
+                if progress.cancelled() {
+                    return Err(StoreError::Interrupted);
+                }
+                let old = old.get(&(view.path.as_str(), view.spec.name.as_str()));
+                let diff = self.diff_tensor(old, &view)?;
+                progress.advance(view.spec.byte_len());
+                Ok(diff)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let mut diffs: Vec<TensorDiff> = diffs.into_iter().flatten().collect();
+        let new: HashMap<_, _> = to.tensors_by_name();
+        for view in from.tensors() {
+            if !new.contains_key(&(view.path.as_str(), view.spec.name.as_str())) {
+                diffs.push(unlike(&view, TensorChange::Removed, 0));
+            }
+        }
+        Ok(diffs)
+    }
+
+    fn diff_tensor(
+        &self,
+        old: Option<&TensorView<'_>>,
+        new: &TensorView<'_>,
+    ) -> Result<Option<TensorDiff>> {
+        let key = ContentKey::new(new.spec.class, new.entry.id);
+        let Some(old) = old else {
+            let bytes = self.contents().record(key)?.whole_bytes;
+            return Ok(Some(unlike(new, TensorChange::Added, bytes)));
+        };
+        if (old.spec.class, old.spec.elements()) != (new.spec.class, new.spec.elements()) {
+            let bytes = self.contents().record(key)?.whole_bytes;
+            return Ok(Some(unlike(new, TensorChange::Retyped, bytes)));
+        }
+        if old.entry.id == new.entry.id {
+            return Ok(None);
+        }
+        let between = self
+            .contents()
+            .compare(old.entry.id, key, new.spec.elements())?;
+        Ok(Some(TensorDiff {
+            path: new.path.clone(),
+            spec: new.spec.clone(),
+            change: TensorChange::Changed,
+            changed: between.changed,
+            plus_one: between.plus_one,
+            minus_one: between.minus_one,
+            patch_bytes: between.bytes,
+        }))
+    }
+}
+
+fn unlike(view: &TensorView<'_>, change: TensorChange, patch_bytes: u64) -> TensorDiff {
+    TensorDiff {
+        path: view.path.clone(),
+        spec: view.spec.clone(),
+        change,
+        changed: view.spec.elements(),
+        plus_one: 0,
+        minus_one: 0,
+        patch_bytes,
+    }
+}

@@ -1,0 +1,117 @@
+//! The delta graph: contents joined by edges that may be taken both ways, and the cheapest paths through it.
+
+use crate::contents::Contents;
+use crate::database::Table;
+use crate::error::{Result, StoreError};
+use crate::records::{ContentKey, ContentRecord, EdgeRecord, edge_ends};
+use deltaic_format::ids::TensorId;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+
+/// One edge of a path.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) edge: Arc<EdgeRecord>,
+    /// Whether it is taken from its `to` to its `from`.
+    pub(crate) backwards: bool,
+}
+
+/// A path from a content to the one that is wanted.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    /// Where it begins: a content with a base, or one that the asker holds.
+    pub(crate) base: ContentKey,
+    /// The edges to take, in order.
+    pub(crate) steps: Vec<Step>,
+    /// Bytes of the edges as stored.
+    pub(crate) cost: u64,
+}
+
+/// What an edge costs beside its bytes: a lookup and a decode, so that fewer edges win among equals.
+const STEP_COST: u64 = 64;
+
+impl Contents {
+    /// The cheapest way to `key` from any base.
+    pub(crate) fn route_from_base(&self, key: ContentKey, record: ContentRecord) -> Result<Route> {
+        if record.base.is_some() {
+            return Ok(Route {
+                base: key,
+                steps: Vec::new(),
+                cost: 0,
+            });
+        }
+        // A base has to be read whole whichever it is; among those, near ones are better.
+        self.search(key, u64::MAX, |at| Ok(self.record(at)?.base.is_some()))?
+            .ok_or_else(|| StoreError::corrupt(key, "no base can be reached from it"))
+    }
+
+    /// The cheapest path from `from` to `to`, if there is one below `limit` bytes.
+    pub(crate) fn route_between(
+        &self,
+        from: TensorId,
+        to: ContentKey,
+        limit: u64,
+    ) -> Result<Option<Route>> {
+        self.search(to, limit, |at| Ok(at.id == from))
+    }
+
+    /// Dijkstra's search backwards from `target` to the nearest content that is a `goal`.
+    fn search(
+        &self,
+        target: ContentKey,
+        limit: u64,
+        goal: impl Fn(ContentKey) -> Result<bool>,
+    ) -> Result<Option<Route>> {
+        /// How a content was reached: the next content towards the target, and the edge there.
+        type Reached = HashMap<TensorId, (u64, Option<(TensorId, Step)>)>;
+        let mut reached: Reached = HashMap::from([(target.id, (0, None))]);
+        let mut queue = BinaryHeap::from([(Reverse(0), target.id)]);
+        while let Some((Reverse(cost), id)) = queue.pop() {
+            if reached.get(&id).is_some_and(|(best, _)| *best < cost) {
+                continue;
+            }
+            let at = ContentKey::new(target.class, id);
+            if goal(at)? {
+                let mut steps = Vec::new();
+                let mut here = id;
+                while let Some((_, Some((next, step)))) = reached.get(&here) {
+                    steps.push(step.clone());
+                    here = *next;
+                }
+                return Ok(Some(Route {
+                    base: at,
+                    steps,
+                    cost,
+                }));
+            }
+            for (neighbour, step) in self.steps_to(at)? {
+                let total = cost + step.edge.bytes + STEP_COST;
+                let better = reached
+                    .get(&neighbour)
+                    .is_none_or(|(best, _)| total < *best);
+                if better && total <= limit {
+                    reached.insert(neighbour, (total, Some((id, step))));
+                    queue.push((Reverse(total), neighbour));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Every edge that can be taken to `at`, with the content that it comes from.
+    fn steps_to(&self, at: ContentKey) -> Result<Vec<(TensorId, Step)>> {
+        let prefix = at.to_bytes();
+        let damaged = |e| StoreError::corrupt(format!("an edge of {at}"), e);
+        let mut steps = Vec::new();
+        for (table, backwards) in [(Table::Edges, true), (Table::EdgesBack, false)] {
+            for row in self.database.scan(table, &prefix) {
+                let (key, value) = row?;
+                let (_, other) = edge_ends(&key).map_err(damaged)?;
+                let edge = Arc::new(EdgeRecord::from_bytes(&value).map_err(damaged)?);
+                steps.push((other, Step { edge, backwards }));
+            }
+        }
+        Ok(steps)
+    }
+}

@@ -1,0 +1,295 @@
+//! Pack files: immutable, named by their hash, holding bases one after the other.
+//!
+//! ```text
+//! 8   magic  89 44 50 4B 0D 0A 1A 0A   (\x89 "DPK" \r \n \x1a \n)
+//! 1   format version, 1
+//!     bases, one after the other (SPEC.md §7)
+//!     index, per base: u8 class | bytes[32] id | u64 offset | u64 length
+//! 4   u32 number of bases
+//! 8   magic again
+//! ```
+//!
+//! The file name is the BLAKE3 of all bytes, in hex, with the ending `.pack`. A pack is written under a
+//! temporary name, fsynced, renamed, and its folder fsynced before any row of the database names it: a partial one
+//! is never seen, and is removed when the store is next opened.
+
+use crate::error::{Result, StoreError};
+use crate::folder::{Folder, TemporaryFile};
+use crate::records::{BaseLocation, ContentKey};
+use deltaic_format::base::{BASE_HEADER_LEN, BASE_TRAILER_LEN, BaseDirectory};
+use memmap2::{Mmap, MmapOptions};
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const MAGIC: [u8; 8] = *b"\x89DPK\r\n\x1a\n";
+const VERSION: u8 = 1;
+
+/// A pack is closed once it is this long.
+const FULL: u64 = 1 << 30;
+
+/// File name of a pack.
+pub(crate) fn pack_file_name(pack: [u8; 32]) -> String {
+    format!("{}.pack", blake3::Hash::from_bytes(pack).to_hex())
+}
+
+/// Writes bases into packs, one at a time; what was not closed leaves no trace.
+pub(crate) struct PackWriter<'a> {
+    folder: &'a Folder,
+    /// Keeps names of several writers apart.
+    number: usize,
+    open: Option<OpenPack>,
+    /// Bases in packs that are closed, hence durable.
+    closed: Vec<(ContentKey, BaseLocation)>,
+}
+
+struct OpenPack {
+    file: TemporaryFile,
+    hasher: blake3::Hasher,
+    len: u64,
+    index: Vec<(ContentKey, u64, u64)>,
+    /// Where the base being written began, and the hash up to there.
+    mark: (u64, blake3::Hasher),
+}
+
+impl<'a> PackWriter<'a> {
+    pub(crate) fn new(folder: &'a Folder, number: usize) -> Self {
+        Self {
+            folder,
+            number,
+            open: None,
+            closed: Vec::new(),
+        }
+    }
+
+    /// Begin a base; its bytes are appended next.
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        if self.open.is_none() {
+            let name = format!("{}-{}.pack", self.number, self.closed.len());
+            let mut pack = OpenPack {
+                file: self.folder.create_temporary(&name)?,
+                hasher: blake3::Hasher::new(),
+                len: 0,
+                index: Vec::new(),
+                mark: (0, blake3::Hasher::new()),
+            };
+            pack.append(&MAGIC)?;
+            pack.append(&[VERSION])?;
+            self.open = Some(pack);
+        }
+        if let Some(pack) = &mut self.open {
+            pack.mark = (pack.len, pack.hasher.clone());
+        }
+        Ok(())
+    }
+
+    /// Append to the base begun last.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        match &mut self.open {
+            Some(pack) => pack.append(bytes),
+            None => unreachable!("bytes are appended to a base that was begun"),
+        }
+    }
+
+    /// Bytes of the base begun last.
+    pub(crate) fn base_len(&self) -> u64 {
+        self.open.as_ref().map_or(0, |pack| pack.len - pack.mark.0)
+    }
+
+    /// The base begun last is whole and is that of `key`.
+    pub(crate) fn finish_base(&mut self, key: ContentKey) -> Result<()> {
+        let Some(pack) = &mut self.open else {
+            return Ok(());
+        };
+        pack.index.push((key, pack.mark.0, pack.len - pack.mark.0));
+        if pack.len >= FULL {
+            self.close()?;
+        }
+        Ok(())
+    }
+
+    /// Forget the base begun last.
+    pub(crate) fn discard_base(&mut self) -> Result<()> {
+        let Some(pack) = &mut self.open else {
+            return Ok(());
+        };
+        pack.file.truncate(pack.mark.0)?;
+        pack.len = pack.mark.0;
+        pack.hasher = pack.mark.1.clone();
+        Ok(())
+    }
+
+    /// Make all bases durable and say where they lie.
+    pub(crate) fn finish(mut self) -> Result<Vec<(ContentKey, BaseLocation)>> {
+        self.close()?;
+        Ok(self.closed)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let Some(mut pack) = self.open.take().filter(|pack| !pack.index.is_empty()) else {
+            return Ok(());
+        };
+        let mut tail = Vec::with_capacity(49 * pack.index.len() + 12);
+        for (key, offset, len) in &pack.index {
+            tail.extend(key.to_bytes());
+            tail.extend(offset.to_le_bytes());
+            tail.extend(len.to_le_bytes());
+        }
+        tail.extend((pack.index.len() as u32).to_le_bytes());
+        tail.extend(MAGIC);
+        pack.append(&tail)?;
+        let name = *pack.hasher.finalize().as_bytes();
+        pack.file
+            .publish(&self.folder.packs().join(pack_file_name(name)))?;
+        self.closed
+            .extend(pack.index.into_iter().map(|(key, offset, len)| {
+                let location = BaseLocation {
+                    pack: name,
+                    offset,
+                    len,
+                };
+                (key, location)
+            }));
+        Ok(())
+    }
+}
+
+impl OpenPack {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes)?;
+        self.hasher.update(bytes);
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Reads bases out of packs through short-lived mappings, so that resident memory stays bounded.
+#[derive(Debug)]
+pub(crate) struct PackReader {
+    folder: PathBuf,
+    files: Mutex<HashMap<[u8; 32], Arc<File>>>,
+}
+
+/// Packs kept open at a time.
+const MAX_OPEN: usize = 256;
+
+impl PackReader {
+    pub(crate) fn new(folder: &Folder) -> Self {
+        Self {
+            folder: folder.packs(),
+            files: Mutex::default(),
+        }
+    }
+
+    fn file(&self, pack: [u8; 32]) -> Result<Arc<File>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = files.get(&pack) {
+            return Ok(Arc::clone(file));
+        }
+        let path = self.folder.join(pack_file_name(pack));
+        let file = match File::open(&path) {
+            Ok(file) => Arc::new(file),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(StoreError::corrupt(
+                    format!("pack {}", path.display()),
+                    "it is missing",
+                ));
+            }
+            Err(e) => return Err(StoreError::io(&path, e)),
+        };
+        if files.len() >= MAX_OPEN {
+            files.clear();
+        }
+        files.insert(pack, Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Map bytes `offset .. offset + len` of a base.
+    fn map(&self, base: BaseLocation, offset: u64, len: u64) -> Result<Mmap> {
+        let file = self.file(base.pack)?;
+        let path = || self.folder.join(pack_file_name(base.pack));
+        let there = file
+            .metadata()
+            .map_err(|e| StoreError::io(&path(), e))?
+            .len();
+        let fits = (base.offset.checked_add(base.len)).is_some_and(|end| end <= there)
+            && offset.checked_add(len).is_some_and(|end| end <= base.len);
+        if !fits {
+            return Err(StoreError::corrupt(
+                format!("pack {}", path().display()),
+                "it is truncated",
+            ));
+        }
+        let mut options = MmapOptions::new();
+        options.offset(base.offset + offset).len(len as usize);
+        // SAFETY: packs belong to the store, are never written once they have their name, and the store's lock keeps
+        // other processes of ours away; the range was checked against the file's length just now.
+        unsafe { options.map(&*file) }.map_err(|e| StoreError::io(&path(), e))
+    }
+
+    /// Read header and directory of a base.
+    pub(crate) fn open(&self, key: ContentKey, base: BaseLocation) -> Result<BaseFile<'_>> {
+        let damaged = |what: &str| StoreError::corrupt(format!("base of {key}"), what);
+        let (header, trailer) = (BASE_HEADER_LEN as u64, BASE_TRAILER_LEN as u64);
+        if base.len < header + trailer {
+            return Err(damaged("it is too short"));
+        }
+        let end = self.map(base, base.len - trailer, trailer)?;
+        let trailer_bytes = end.first_chunk().copied().unwrap_or_default();
+        let directory_len = BaseDirectory::length_from_trailer(trailer_bytes);
+        let Some(at) = (base.len - trailer)
+            .checked_sub(directory_len)
+            .filter(|&at| at >= header)
+        else {
+            return Err(damaged("its directory is too long"));
+        };
+        let head = self.map(base, 0, header)?;
+        let directory = self.map(base, at, directory_len)?;
+        let directory =
+            BaseDirectory::new(&head, &directory, base.len).map_err(|e| damaged(&e.to_string()))?;
+        if directory.class() != key.class {
+            return Err(damaged("it is of another element class"));
+        }
+        Ok(BaseFile {
+            packs: self,
+            key,
+            base,
+            directory,
+        })
+    }
+}
+
+/// A base in a pack, its directory read.
+pub(crate) struct BaseFile<'a> {
+    packs: &'a PackReader,
+    key: ContentKey,
+    base: BaseLocation,
+    directory: BaseDirectory,
+}
+
+impl BaseFile<'_> {
+    pub(crate) fn elements(&self) -> u64 {
+        self.directory.elements()
+    }
+
+    /// Decode blocks `blocks` into `content`, which has their length.
+    pub(crate) fn decode(&self, blocks: std::ops::Range<u64>, content: &mut [u8]) -> Result<()> {
+        let encoded = self.encoded(blocks.clone())?;
+        self.directory
+            .decode(blocks, &encoded, content)
+            .map_err(|e| StoreError::corrupt(format!("base of {}", self.key), e))
+    }
+
+    /// Blocks `blocks` as a base of their own, coded as they are stored.
+    pub(crate) fn cut(&self, blocks: std::ops::Range<u64>) -> Result<Vec<u8>> {
+        let encoded = self.encoded(blocks.clone())?;
+        Ok(self.directory.cut(blocks, &encoded))
+    }
+
+    fn encoded(&self, blocks: std::ops::Range<u64>) -> Result<Mmap> {
+        let range = self.directory.byte_range(blocks);
+        self.packs
+            .map(self.base, range.start, range.end - range.start)
+    }
+}

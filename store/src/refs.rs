@@ -1,0 +1,438 @@
+//! Refs: branches, tags, and finding the commit that a revision means.
+
+use crate::database::{Batch, Table};
+use crate::error::{Result, StoreError};
+use crate::revision::{Selector, SelectorKind};
+use crate::store::Store;
+use deltaic_format::bytes::ByteReader;
+use deltaic_format::ids::CommitId;
+use deltaic_format::name::{BranchName, RepoName};
+use deltaic_format::object::{Commit, RefRecord, SignedRef};
+use deltaic_format::{FormatError, Version};
+
+/// Shortest prefix that names a commit.
+const MIN_PREFIX: usize = 4;
+
+/// A tag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    /// Its name.
+    pub name: BranchName,
+    /// What it names, for ever.
+    pub commit: CommitId,
+    /// When it was made, milliseconds since 1970, UTC.
+    pub time_ms: i64,
+}
+
+impl Tag {
+    fn to_bytes(&self) -> Vec<u8> {
+        [&self.commit.0[..], &self.time_ms.to_le_bytes()].concat()
+    }
+
+    fn from_bytes(name: BranchName, bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut reader = ByteReader::new("tag", bytes);
+        let tag = Self {
+            name,
+            commit: CommitId(reader.array()?),
+            time_ms: reader.i64()?,
+        };
+        reader.finish()?;
+        Ok(tag)
+    }
+}
+
+pub(crate) fn ref_key(repo: &RepoName, name: &BranchName) -> Vec<u8> {
+    [repo.as_str().as_bytes(), b"\0", name.as_str().as_bytes()].concat()
+}
+
+fn repo_prefix(repo: &RepoName) -> Vec<u8> {
+    [repo.as_str().as_bytes(), b"\0"].concat()
+}
+
+/// The name after the repository in a ref's key.
+fn name_in_key(key: &[u8]) -> Result<BranchName> {
+    let at = key.iter().position(|b| *b == 0).map_or(0, |zero| zero + 1);
+    let text = String::from_utf8_lossy(&key[at..]).into_owned();
+    Ok(BranchName::new(text)?)
+}
+
+impl Store {
+    /// The record of a branch.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if there is no such repository or branch.
+    pub fn branch(&self, repo: &RepoName, name: &BranchName) -> Result<RefRecord> {
+        if let Some(record) = self.find_branch(repo, name)? {
+            return Ok(record);
+        }
+        self.must_exist(repo)?;
+        Err(StoreError::not_found("branch", format!("{name} of {repo}")))
+    }
+
+    pub(crate) fn find_branch(
+        &self,
+        repo: &RepoName,
+        name: &BranchName,
+    ) -> Result<Option<RefRecord>> {
+        let object = || format!("branch {name} of {repo}");
+        let found = self.database().read(
+            Table::Refs,
+            &ref_key(repo, name),
+            object,
+            SignedRef::from_bytes,
+        )?;
+        Ok(found.map(|signed| signed.record))
+    }
+
+    /// All branches of a repository, by name.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if there is no such repository.
+    pub fn branches(&self, repo: &RepoName) -> Result<Vec<RefRecord>> {
+        let prefix = repo_prefix(repo);
+        let mut branches = Vec::new();
+        for row in self.database().scan(Table::Refs, &prefix) {
+            let (_, value) = row?;
+            branches.push(SignedRef::from_bytes(&value)?.record);
+        }
+        if branches.is_empty() && self.tags_of(repo)?.is_empty() {
+            return Err(StoreError::not_found("repository", repo));
+        }
+        Ok(branches)
+    }
+
+    /// All tags of a repository, by name.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if there is no such repository.
+    pub fn tags(&self, repo: &RepoName) -> Result<Vec<Tag>> {
+        self.must_exist(repo)?;
+        self.tags_of(repo)
+    }
+
+    fn tags_of(&self, repo: &RepoName) -> Result<Vec<Tag>> {
+        let prefix = repo_prefix(repo);
+        let mut tags = Vec::new();
+        for row in self.database().scan(Table::Tags, &prefix) {
+            let (key, value) = row?;
+            tags.push(Tag::from_bytes(name_in_key(&key)?, &value)?);
+        }
+        Ok(tags)
+    }
+
+    /// All repositories, by name.
+    ///
+    /// # Errors
+    ///
+    /// If the database cannot be read.
+    pub fn repos(&self) -> Result<Vec<RepoName>> {
+        let mut repos = std::collections::BTreeSet::new();
+        for table in [Table::Refs, Table::Tags] {
+            for row in self.database().scan(table, b"") {
+                let (key, _) = row?;
+                let end = key.iter().position(|b| *b == 0).unwrap_or(key.len());
+                repos.insert(RepoName::new(
+                    String::from_utf8_lossy(&key[..end]).into_owned(),
+                )?);
+            }
+        }
+        Ok(repos.into_iter().collect())
+    }
+
+    pub(crate) fn must_exist(&self, repo: &RepoName) -> Result<()> {
+        self.branches(repo).map(drop)
+    }
+
+    /// Make branch `name` at `commit`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Conflict`] if the name is taken, or was used by a branch that had higher versions: numbers
+    /// are never used twice on a branch.
+    pub fn create_branch(
+        &self,
+        repo: &RepoName,
+        name: &BranchName,
+        commit: CommitId,
+        time_ms: i64,
+    ) -> Result<RefRecord> {
+        let _writing = self.writer();
+        self.check_free(repo, name)?;
+        let version = self.read_commit(commit)?.version;
+        if let Some(retired) = self.retired(repo, name)?
+            && version < retired
+        {
+            return Err(StoreError::Conflict {
+                what: format!(
+                    "branch {name} of {repo} has had versions up to {retired}, which are never used again; \
+                     choose another name, or a revision at or past {retired}"
+                ),
+            });
+        }
+        let record = RefRecord {
+            repo: repo.clone(),
+            branch: name.clone(),
+            commit,
+            version,
+            time_ms,
+            expiry_ms: None,
+        };
+        let mut batch = Batch::default();
+        put_ref(&mut batch, &record);
+        self.database().publish(batch)?;
+        Ok(record)
+    }
+
+    /// Delete a branch; its commits stay until they are collected.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if there is no such branch.
+    pub fn delete_branch(&self, repo: &RepoName, name: &BranchName) -> Result<RefRecord> {
+        let _writing = self.writer();
+        let record = self.branch(repo, name)?;
+        let highest = self.retired(repo, name)?.max(Some(record.version));
+        let mut batch = Batch::default();
+        let key = ref_key(repo, name);
+        batch.delete(Table::Refs, key.clone());
+        let highest = highest.map_or(0, |version| version.0);
+        batch.put(Table::Retired, key, highest.to_le_bytes());
+        self.database().publish(batch)?;
+        Ok(record)
+    }
+
+    pub(crate) fn retired(&self, repo: &RepoName, name: &BranchName) -> Result<Option<Version>> {
+        let object = || format!("deleted branch {name} of {repo}");
+        self.database()
+            .read(Table::Retired, &ref_key(repo, name), object, |bytes| {
+                let mut reader = ByteReader::new("retired branch", bytes);
+                let version = Version(reader.u64()?);
+                reader.finish()?;
+                Ok(version)
+            })
+    }
+
+    /// Name `commit` for ever.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Conflict`] if the name is taken.
+    pub fn create_tag(
+        &self,
+        repo: &RepoName,
+        name: &BranchName,
+        commit: CommitId,
+        time_ms: i64,
+    ) -> Result<Tag> {
+        let _writing = self.writer();
+        self.check_free(repo, name)?;
+        self.read_commit(commit)?;
+        let tag = Tag {
+            name: name.clone(),
+            commit,
+            time_ms,
+        };
+        let mut batch = Batch::default();
+        batch.put(Table::Tags, ref_key(repo, name), tag.to_bytes());
+        self.database().publish(batch)?;
+        Ok(tag)
+    }
+
+    /// Delete a tag.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if there is no such tag.
+    pub fn delete_tag(&self, repo: &RepoName, name: &BranchName) -> Result<Tag> {
+        let _writing = self.writer();
+        let tag = self
+            .find_tag(repo, name)?
+            .ok_or_else(|| StoreError::not_found("tag", format!("{name} of {repo}")))?;
+        let mut batch = Batch::default();
+        batch.delete(Table::Tags, ref_key(repo, name));
+        self.database().publish(batch)?;
+        Ok(tag)
+    }
+
+    fn find_tag(&self, repo: &RepoName, name: &BranchName) -> Result<Option<Tag>> {
+        let object = || format!("tag {name} of {repo}");
+        self.database()
+            .read(Table::Tags, &ref_key(repo, name), object, |bytes| {
+                Tag::from_bytes(name.clone(), bytes)
+            })
+    }
+
+    /// A name means one thing: no branch and tag share one.
+    fn check_free(&self, repo: &RepoName, name: &BranchName) -> Result<()> {
+        self.must_exist(repo)?;
+        let taken = match (self.find_branch(repo, name)?, self.find_tag(repo, name)?) {
+            (Some(_), _) => "branch",
+            (_, Some(_)) => "tag",
+            _ => return Ok(()),
+        };
+        Err(StoreError::Conflict {
+            what: format!("{repo} has a {taken} named {name} already"),
+        })
+    }
+
+    /// The commit that `selector` means in `repo`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] naming what is not there, [`StoreError::Ambiguous`] for too short an id.
+    pub fn resolve(&self, repo: &RepoName, selector: &Selector) -> Result<CommitId> {
+        let start = match selector.kind() {
+            SelectorKind::Name(name) => self.resolve_name(repo, name)?,
+            SelectorKind::Version(branch, version) => {
+                self.resolve_version(repo, branch, *version)?
+            }
+            SelectorKind::Meta(key, value) => {
+                let head = self
+                    .branch(repo, &crate::revision::default_branch())?
+                    .commit;
+                self.find_in_history(head, |c| c.meta.get(key) == Some(value))?
+                    .ok_or_else(|| {
+                        StoreError::not_found(
+                            "version",
+                            format!("with {key}={value} on main of {repo}"),
+                        )
+                    })?
+            }
+        };
+        let mut at = start;
+        for _ in 0..selector.back() {
+            let commit = self.read_commit(at)?;
+            at = *commit.parents.first().ok_or_else(|| {
+                StoreError::not_found(
+                    "version",
+                    format!("{selector} of {repo}: history is shorter"),
+                )
+            })?;
+        }
+        Ok(at)
+    }
+
+    fn resolve_name(&self, repo: &RepoName, name: &BranchName) -> Result<CommitId> {
+        if let Some(record) = self.find_branch(repo, name)? {
+            return Ok(record.commit);
+        }
+        if let Some(tag) = self.find_tag(repo, name)? {
+            return Ok(tag.commit);
+        }
+        self.must_exist(repo)?;
+        let prefix = name.as_str().to_ascii_lowercase();
+        let hex = prefix.len() >= MIN_PREFIX
+            && prefix.len() <= 64
+            && prefix.bytes().all(|b| b.is_ascii_hexdigit());
+        let not_found =
+            || StoreError::not_found("branch, tag or commit", format!("{name} of {repo}"));
+        if !hex {
+            return Err(not_found());
+        }
+        let mut candidates = self.commits_with_prefix(&prefix)?;
+        // An id says nothing about its repository: another one's commit is not there.
+        let reachable = self.commits_of(repo)?;
+        candidates.retain(|id| reachable.contains(id));
+        match candidates[..] {
+            [] => Err(not_found()),
+            [only] => Ok(only),
+            _ => Err(StoreError::Ambiguous { prefix, candidates }),
+        }
+    }
+
+    fn commits_with_prefix(&self, prefix: &str) -> Result<Vec<CommitId>> {
+        // Whole bytes of the prefix narrow the scan; an odd last digit is checked on the text.
+        let bytes: Vec<u8> = (0..prefix.len() / 2)
+            .filter_map(|i| u8::from_str_radix(&prefix[2 * i..2 * i + 2], 16).ok())
+            .collect();
+        let mut found = Vec::new();
+        for row in self.database().scan(Table::Commits, &bytes) {
+            let (key, _) = row?;
+            if let Ok(id) = <[u8; 32]>::try_from(&key[..]).map(CommitId)
+                && id.to_string().starts_with(prefix)
+            {
+                found.push(id);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Every commit that a branch or tag of `repo` reaches.
+    pub(crate) fn commits_of(
+        &self,
+        repo: &RepoName,
+    ) -> Result<std::collections::HashSet<CommitId>> {
+        let mut queue: Vec<CommitId> = self.branches(repo)?.iter().map(|b| b.commit).collect();
+        queue.extend(self.tags_of(repo)?.iter().map(|t| t.commit));
+        let mut seen = std::collections::HashSet::new();
+        while let Some(id) = queue.pop() {
+            if seen.insert(id) {
+                queue.extend(self.read_commit(id)?.parents);
+            }
+        }
+        Ok(seen)
+    }
+
+    fn resolve_version(
+        &self,
+        repo: &RepoName,
+        branch: &BranchName,
+        version: Version,
+    ) -> Result<CommitId> {
+        let record = self.branch(repo, branch)?;
+        let found = if version > record.version {
+            None
+        } else {
+            self.find_in_history(record.commit, |commit| commit.version == version)?
+        };
+        found.ok_or_else(|| {
+            let at = record.version;
+            StoreError::not_found(
+                "version",
+                format!("{version} of {repo}@{branch}, which is at {at},"),
+            )
+        })
+    }
+
+    fn find_in_history(
+        &self,
+        head: CommitId,
+        mut wanted: impl FnMut(&Commit) -> bool,
+    ) -> Result<Option<CommitId>> {
+        for entry in self.history(head) {
+            let (id, commit) = entry?;
+            if wanted(&commit) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A commit and its first parents, newest first.
+    pub fn history(&self, head: CommitId) -> impl Iterator<Item = Result<(CommitId, Commit)>> + '_ {
+        let mut next = Some(head);
+        std::iter::from_fn(move || {
+            let id = next.take()?;
+            Some(self.read_commit(id).map(|commit| {
+                next = commit.parents.first().copied();
+                (id, commit)
+            }))
+        })
+    }
+}
+
+/// Write a branch's record.
+pub(crate) fn put_ref(batch: &mut Batch, record: &RefRecord) {
+    let signed = SignedRef {
+        record: record.clone(),
+        signatures: Vec::new(),
+    };
+    batch.put(
+        Table::Refs,
+        ref_key(&record.repo, &record.branch),
+        signed.to_bytes(),
+    );
+}

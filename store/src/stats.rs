@@ -1,0 +1,177 @@
+//! Sizes: of a version against its parent, and of the store.
+
+use crate::database::Table;
+use crate::error::Result;
+use crate::records::{ContentKey, ContentRecord};
+use crate::store::Store;
+use deltaic_format::name::RepoName;
+use deltaic_format::object::Snapshot;
+use rayon::prelude::*;
+use std::collections::HashSet;
+
+/// What one tensor of a version took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TensorStats {
+    /// Elements that changed against the first parent; all where that has no such tensor.
+    pub changed: u64,
+    /// What the change takes as stored, in its smallest coding.
+    pub patch_bytes: u64,
+}
+
+/// What a version took.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VersionStats {
+    /// Elements of all tensors.
+    pub elements: u64,
+    /// Those that changed against the first parent.
+    pub changed: u64,
+    /// Bytes of all files.
+    pub full_bytes: u64,
+    /// What the changes take as stored, in their smallest coding.
+    pub patch_bytes: u64,
+    /// The same per tensor, in the tree's order.
+    pub tensors: Vec<TensorStats>,
+}
+
+/// What a store, or one repository of it, holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreStats {
+    /// Repositories.
+    pub repos: u64,
+    /// Branches.
+    pub branches: u64,
+    /// Commits that branches and tags reach.
+    pub commits: u64,
+    /// Distinct contents of tensors, and of large files, that those commits have.
+    pub contents: u64,
+    /// Bytes of all their files, version by version, as if each were stored whole.
+    pub full_bytes: u64,
+    /// Bytes on disk of the whole store.
+    pub store_bytes: u64,
+    /// Bytes of the bases of those contents.
+    pub base_bytes: u64,
+    /// Bytes of the edges between those contents, as stored.
+    pub edge_bytes: u64,
+    /// Edges between the newest versions' contents and their bases, at most.
+    pub longest_chain: u64,
+}
+
+impl Store {
+    /// What `version` took against its first parent.
+    ///
+    /// # Errors
+    ///
+    /// If stored data is damaged.
+    pub fn version_stats(&self, version: &Snapshot) -> Result<VersionStats> {
+        let parent = match version.commit.parents.first() {
+            Some(&parent) => Some(self.snapshot(parent)?),
+            None => None,
+        };
+        let wishes = deltaic_format::fetch::wishes_between(parent.as_ref(), version);
+        let views = version.tensors();
+        let tensors = wishes
+            .par_iter()
+            .map(|wish| {
+                let view = views[wish.tensor];
+                let key = ContentKey::new(view.spec.class, view.entry.id);
+                let Some(have) = wish.have else {
+                    return Ok(TensorStats {
+                        changed: view.spec.elements(),
+                        patch_bytes: self.contents().record(key)?.whole_bytes,
+                    });
+                };
+                if have == view.entry.id {
+                    return Ok(TensorStats::default());
+                }
+                let from = ContentKey::new(key.class, have);
+                if let Some(edge) = self.contents().edge(from, key.id)? {
+                    return Ok(TensorStats {
+                        changed: edge.changed,
+                        patch_bytes: edge.bytes,
+                    });
+                }
+                let between = self.contents().compare(have, key, view.spec.elements())?;
+                Ok(TensorStats {
+                    changed: between.changed,
+                    patch_bytes: between.bytes,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(VersionStats {
+            elements: version.elements(),
+            changed: tensors.iter().map(|t| t.changed).sum(),
+            full_bytes: version.full_bytes(),
+            patch_bytes: tensors.iter().map(|t| t.patch_bytes).sum(),
+            tensors,
+        })
+    }
+
+    /// What the store holds, or of one repository what it holds; `store_bytes` is always the whole store's.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`](crate::StoreError::NotFound) if there is no such repository.
+    pub fn stats(&self, repo: Option<&RepoName>) -> Result<StoreStats> {
+        let repos = match repo {
+            Some(repo) => vec![repo.clone()],
+            None => self.repos()?,
+        };
+        let mut stats = StoreStats {
+            repos: repos.len() as u64,
+            store_bytes: self.folder().disk_usage()?,
+            ..StoreStats::default()
+        };
+        let mut commits = HashSet::new();
+        let mut contents = HashSet::new();
+        for repo in &repos {
+            commits.extend(self.commits_of(repo)?);
+            for branch in self.branches(repo)? {
+                stats.branches += 1;
+                let head = self.snapshot(branch.commit)?;
+                for view in head.tensors() {
+                    let key = ContentKey::new(view.spec.class, view.entry.id);
+                    let route = self
+                        .contents()
+                        .route_from_base(key, self.contents().record(key)?)?;
+                    stats.longest_chain = stats.longest_chain.max(route.steps.len() as u64);
+                }
+            }
+        }
+        stats.commits = commits.len() as u64;
+        for commit in commits {
+            let version = self.snapshot(commit)?;
+            stats.full_bytes += version.full_bytes();
+            contents.extend(self.contents_of(&version));
+        }
+        for &key in &contents {
+            let Some(ContentRecord { base, .. }) = self.contents().find(key)? else {
+                continue;
+            };
+            stats.contents += 1;
+            stats.base_bytes += base.map_or(0, |base| base.len);
+            for row in self.database().scan(Table::Edges, &key.to_bytes()) {
+                let (edge_row, value) = row?;
+                let (_, to) = crate::records::edge_ends(&edge_row)?;
+                if contents.contains(&ContentKey::new(key.class, to)) {
+                    stats.edge_bytes += crate::records::EdgeRecord::from_bytes(&value)?.bytes;
+                }
+            }
+        }
+        Ok(stats)
+    }
+
+    /// Keys of a version's tensors, and of its files, of which only large ones are contents.
+    pub(crate) fn contents_of(&self, version: &Snapshot) -> Vec<ContentKey> {
+        let tensors = version
+            .tensors()
+            .into_iter()
+            .map(|t| ContentKey::new(t.spec.class, t.entry.id));
+        let headers = version
+            .tree
+            .weight_files
+            .iter()
+            .map(|f| ContentKey::file(f.header));
+        let files = version.files().iter().map(|f| ContentKey::file(f.id));
+        tensors.chain(headers).chain(files).collect()
+    }
+}

@@ -1,0 +1,218 @@
+//! The store: opening it, and reading what it holds.
+
+use crate::contents::Contents;
+use crate::database::{Database, Table};
+use crate::error::{Result, StoreError};
+use crate::folder::Folder;
+use crate::packs::PackReader;
+use crate::records::ContentKey;
+use deltaic_format::ElementClass;
+use deltaic_format::fetch::{Delivery, FetchPlan, TensorWish};
+use deltaic_format::ids::{CommitId, FileId, TensorId};
+use deltaic_format::object::{CanonicalObject, Commit, Schema, Snapshot, Tree};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Files up to this length are kept in the database, longer ones in packs.
+pub(crate) const SMALL_FILE: u64 = 1 << 20;
+
+/// Parts in which large files are handed on.
+const FILE_PART: usize = 4 << 20;
+
+/// A versioned weight store in a folder of this machine, open in this process alone.
+#[derive(Debug)]
+pub struct Store {
+    folder: Folder,
+    contents: Contents,
+    /// Number of the next patch set.
+    next_set: AtomicU64,
+    /// Held by whoever changes refs or writes a commit.
+    writer: Mutex<()>,
+}
+
+impl std::fmt::Debug for Contents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contents")
+            .field("packs", &self.packs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Make a store in `root`, or open the one that is there; says whether it was made.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Conflict`] if the folder holds something else; and as [`open`](Self::open).
+    pub fn init(root: &Path) -> Result<(Self, bool)> {
+        let (folder, created) = Folder::init(root, |folder| Database::open(folder).map(drop))?;
+        Ok((Self::with_folder(folder)?, created))
+    }
+
+    /// Open the store in `root`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if there is none, [`StoreError::Locked`] if another process has it open,
+    /// [`StoreError::StoreFormat`] if this build does not read its format.
+    pub fn open(root: &Path) -> Result<Self> {
+        Self::with_folder(Folder::open(root)?)
+    }
+
+    fn with_folder(folder: Folder) -> Result<Self> {
+        let database = Arc::new(Database::open(&folder)?);
+        let last = database.last_key(Table::PatchSets)?;
+        let last = last.and_then(|key| Some(u64::from_be_bytes(key[..].try_into().ok()?)));
+        let packs = PackReader::new(&folder);
+        Ok(Self {
+            folder,
+            contents: Contents::new(database, packs),
+            next_set: AtomicU64::new(last.map_or(0, |last| last + 1)),
+            writer: Mutex::new(()),
+        })
+    }
+
+    /// Where the store lies.
+    pub fn root(&self) -> &Path {
+        self.folder.root()
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    pub(crate) fn database(&self) -> &Database {
+        &self.contents.database
+    }
+
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    pub(crate) fn allocate_set(&self) -> u64 {
+        self.next_set.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn writer(&self) -> MutexGuard<'_, ()> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Read an object and check that it hashes to its id.
+    fn read_object<T: CanonicalObject>(&self, table: Table, id: &[u8; 32]) -> Result<T>
+    where
+        T::Id: AsRef<[u8; 32]>,
+    {
+        let object = || format!("{} {}", T::WHAT, blake3::Hash::from_bytes(*id).to_hex());
+        let Some(bytes) = self.database().get(table, id)? else {
+            return Err(StoreError::corrupt(object(), "it is missing"));
+        };
+        if T::id_of(&bytes).as_ref() != id {
+            return Err(StoreError::corrupt(object(), "it does not hash to its id"));
+        }
+        T::from_bytes(&bytes).map_err(|e| StoreError::corrupt(object(), e))
+    }
+
+    /// A commit.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if it is not in the store.
+    pub fn read_commit(&self, id: CommitId) -> Result<Commit> {
+        if !self.database().contains(Table::Commits, id.as_bytes())? {
+            return Err(StoreError::not_found("commit", id));
+        }
+        self.read_object(Table::Commits, id.as_bytes())
+    }
+
+    /// A commit with its tree and schema.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if it is not in the store.
+    pub fn snapshot(&self, id: CommitId) -> Result<Snapshot> {
+        let commit = self.read_commit(id)?;
+        let tree: Tree = self.read_object(Table::Trees, commit.tree.as_bytes())?;
+        let schema: Schema = self.read_object(Table::Schemas, tree.schema.as_bytes())?;
+        Snapshot::new(id, commit, tree, Arc::new(schema))
+            .map_err(|e| StoreError::corrupt(format!("commit {id}"), e))
+    }
+
+    /// What a fetch of `wishes` from `want` would take.
+    ///
+    /// # Errors
+    ///
+    /// If stored data is damaged.
+    pub fn plan(&self, want: &Snapshot, wishes: &[TensorWish]) -> Result<FetchPlan> {
+        self.contents.plan(want, wishes)
+    }
+
+    /// Send what turns the contents that `wishes` says are held into those of `want`, in bounded parts.
+    ///
+    /// # Errors
+    ///
+    /// If stored data is damaged, or whatever `deliver` fails with.
+    pub fn fetch<E: From<StoreError>>(
+        &self,
+        want: &Snapshot,
+        wishes: &[TensorWish],
+        deliver: &mut dyn FnMut(Delivery<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.contents.fetch(want, wishes, deliver)
+    }
+
+    /// Send the bytes of a file, whole or in parts, after they were checked as far as each part allows: they hash to
+    /// `id` exactly if this returns `Ok`.
+    ///
+    /// # Errors
+    ///
+    /// If the file is damaged or not there, or whatever `receive` fails with.
+    pub fn file<E: From<StoreError>>(
+        &self,
+        id: FileId,
+        receive: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let Some(bytes) = self.small_file(id)? {
+            return receive(&bytes);
+        }
+        let reader = self.contents.open(ContentKey::file(id))?;
+        let mut hasher = blake3::Hasher::new();
+        for piece in 0..reader.pieces() {
+            let content = reader.piece(piece)?;
+            hasher.update(&content);
+            for part in content.chunks(FILE_PART) {
+                receive(part)?;
+            }
+        }
+        Ok(reader.check_hash(&hasher)?)
+    }
+
+    fn small_file(&self, id: FileId) -> Result<Option<Vec<u8>>> {
+        let Some(bytes) = self.database().get(Table::Files, id.as_bytes())? else {
+            return Ok(None);
+        };
+        if FileId::of(&bytes) != id {
+            return Err(StoreError::corrupt(
+                format!("file {id}"),
+                "it does not hash to its id",
+            ));
+        }
+        Ok(Some(bytes.to_vec()))
+    }
+
+    /// Give the bytes of a tensor to `receive`, piece by piece; they hash to `id` exactly if this returns `Ok`.
+    ///
+    /// # Errors
+    ///
+    /// If the content is damaged or not there, or whatever `receive` fails with.
+    pub fn read_tensor(
+        &self,
+        class: ElementClass,
+        id: TensorId,
+        receive: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.contents
+            .open(ContentKey::new(class, id))?
+            .read(receive)
+    }
+}
