@@ -246,7 +246,14 @@ impl Database {
         Ok(())
     }
 
-    /// Bytes of keys and values written since the database was opened.
+    /// Remove rows of `bytes` together that were written since the database was opened and that nothing names.
+    pub(crate) fn take_back(&self, batch: Batch, bytes: u64) -> Result<()> {
+        self.write_with(batch, false)?;
+        self.written.fetch_sub(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Bytes of keys and values written since the database was opened, less those taken back.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }

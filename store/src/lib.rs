@@ -30,6 +30,9 @@ mod stats;
 mod store;
 mod verify;
 
+#[cfg(test)]
+mod tests;
+
 pub use checkpoint::{Checkpoint, PlainFile};
 pub use commit::{CommitOutcome, CommitRequest, Expect};
 pub use diff::{TensorChange, TensorDiff};

@@ -293,22 +293,29 @@ impl Writing<'_> {
             changed: streamed.changed,
             patch_bytes: streamed.bytes,
         };
-        let mut batch = Batch::default();
         if let Some(edge) = self.store.contents().edge(from, streamed.id)? {
             stored.patch_bytes = edge.bytes;
-            streamed.drop_sets(&mut batch);
-            self.store.database().write(batch)?;
+            self.take_back_sets(&streamed)?;
         } else if let Some(whole) = self.smaller_base(task, &streamed, packs)? {
             stored.patch_bytes = whole.base_len;
             self.keep_base(class, elements, &whole, packs, made)?;
-            streamed.drop_sets(&mut batch);
-            self.store.database().write(batch)?;
+            self.take_back_sets(&streamed)?;
         } else {
+            let mut batch = Batch::default();
             let content = self.put_edge(&mut batch, from, &stored, elements, streamed.pieces)?;
             self.write_with_contents(batch, [content])?;
         }
         made.tensors.push(stored);
         Ok(())
+    }
+
+    /// Remove the sets of an edge that turned out not to be needed.
+    fn take_back_sets(&self, edge: &StreamedEdge) -> Result<()> {
+        let mut batch = Batch::default();
+        for location in &edge.pieces {
+            batch.delete(Table::PatchSets, location.set.to_be_bytes());
+        }
+        self.store.database().take_back(batch, edge.bytes)
     }
 
     /// Diff a tensor of several pieces against the parent's content, storing and proving each piece as it goes.
@@ -405,14 +412,6 @@ struct StreamedEdge {
     changed: u64,
     bytes: u64,
     pieces: Vec<PieceLocation>,
-}
-
-impl StreamedEdge {
-    fn drop_sets(&self, batch: &mut Batch) {
-        for location in &self.pieces {
-            batch.delete(Table::PatchSets, location.set.to_be_bytes());
-        }
-    }
 }
 
 impl Task<'_> {
