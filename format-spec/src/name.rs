@@ -106,7 +106,8 @@ fn check_path(text: &str) -> Result<(), &'static str> {
         return Err("has an empty part, . or ..");
     }
     let first = text.split('/').next().unwrap_or_default().as_bytes();
-    if first == b".deltaic" {
+    // In any case of letters, since some file systems do not tell them apart.
+    if first.eq_ignore_ascii_case(b".deltaic") {
         return Err("lies in .deltaic, which belongs to replica folders");
     }
     if first.len() >= 2 && first[0].is_ascii_alphabetic() && first[1] == b':' {
@@ -158,6 +159,7 @@ mod tests {
             "a\0b",
             "a\nb",
             ".deltaic/x",
+            ".Deltaic",
         ] {
             assert!(TreePath::new(bad).is_err(), "{bad:?}");
         }

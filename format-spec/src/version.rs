@@ -10,7 +10,7 @@ impl Version {
     /// The number of a commit whose first parent has this one.
     #[must_use]
     pub const fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 

@@ -35,5 +35,5 @@ def check_path(path: str) -> None:
     require(not {"", ".", ".."} & set(parts), f"path {path!r} has a part that is empty, '.' or '..'")
     control = any(unicodedata.category(character) == "Cc" for character in path)
     require("\\" not in path and not control, f"path {path!r} has a backslash or control character")
-    require(parts[0] != ".deltaic", f"path {path!r} lies in .deltaic")
+    require(parts[0].lower() != ".deltaic", f"path {path!r} lies in .deltaic")
     require(not _DRIVE.match(parts[0]), f"path {path!r} begins with a drive")

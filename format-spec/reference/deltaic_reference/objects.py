@@ -18,10 +18,12 @@ from .names import check_branch_or_tag, check_path, check_repository
 from .primitives import (
     FILES_CAP,
     HEADER_CAP,
-    MASK64,
     MESSAGE_CAP,
+    METADATA_CAP,
+    PARENTS_CAP,
     RANK_CAP,
     SCHEMA_TENSORS_CAP,
+    SIGNATURES_CAP,
     TENSOR_ELEMENTS_CAP,
     ByteReader,
     fixed,
@@ -38,6 +40,16 @@ def _check_strictly_ascending(keys: Iterable[str], what: str) -> None:
     encoded = [key.encode() for key in keys]
     ascending = all(a < b for a, b in zip(encoded, encoded[1:]))
     require(ascending, f"{what} are not strictly ascending")
+
+
+def _check_one_folder(paths: list[str]) -> None:
+    """All paths are distinct and none is a folder of another."""
+    files = set(paths)
+    require(len(files) == len(paths), "a path stands there twice")
+    for path in paths:
+        parts = path.split("/")
+        folders = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+        require(not folders & files, f"a folder of {path!r} is a file too")
 
 
 def _checked(data: bytes, decode: Callable[[bytes], object]) -> bytes:
@@ -106,10 +118,15 @@ def decode_schema(data: bytes) -> Schema:
         check_path(path)
         count = reader.count("tensors", tensors_left, 4)
         tensors_left -= count
-        files.append(WeightFile(path, tuple(_read_tensor(reader) for _ in range(count))))
+        tensors = tuple(_read_tensor(reader) for _ in range(count))
+        names = {tensor.name for tensor in tensors}
+        require(len(names) == count, f"a tensor of {path} is named twice")
+        files.append(WeightFile(path, tensors))
     reader.end("schema")
     _check_strictly_ascending((file.path for file in files), "paths of weight files")
-    return Schema(tuple(files))
+    schema = Schema(tuple(files))
+    require(sum(tensor.byte_length for tensor in schema.tensors) < 2**63, "the tensors take 2^63 bytes or more")
+    return schema
 
 
 def _read_tensor(reader: ByteReader) -> Tensor:
@@ -170,7 +187,7 @@ class Tree:
 
 
 def encode_tree(tree: Tree, schema: Schema) -> bytes:
-    out = [_VERSION, tree.schema]
+    out = [_VERSION, tree.schema, varint(len(tree.headers))]
     out += [header.id + varint(header.length) for header in tree.headers]
     out.append(varint(len(tree.tensors)))
     out += [tensor.id + fixed(tensor.l_moment, 8) + fixed(tensor.q_moment, 8) for tensor in tree.tensors]
@@ -183,12 +200,14 @@ def encode_tree(tree: Tree, schema: Schema) -> bytes:
 
 
 def decode_tree(data: bytes, schema: Schema) -> Tree:
-    """Read a tree of `schema`, without which the number of its weight files is not known."""
+    """Read a tree, which has the weight files and tensors of `schema`."""
     reader = ByteReader(data)
     reader.version("tree")
     named_schema = reader.take(32, "schema id")
     require(named_schema == schema_id(schema), "the tree names another schema")
-    headers = tuple(_read_header(reader) for _ in schema.files)
+    count = reader.count("weight files", FILES_CAP, 33)
+    require(count == len(schema.files), f"tree has {count} weight files, its schema {len(schema.files)}")
+    headers = tuple(_read_header(reader) for _ in range(count))
     count = reader.count("tensors", SCHEMA_TENSORS_CAP, 48)
     require(count == len(schema.tensors), f"tree has {count} tensors, its schema {len(schema.tensors)}")
     contents = [(reader.take(32, "tensor id"), reader.unsigned(8, "L"), reader.unsigned(8, "Q")) for _ in range(count)]
@@ -200,6 +219,7 @@ def decode_tree(data: bytes, schema: Schema) -> Tree:
     files = tuple(_read_other_file(reader) for _ in range(reader.count("other files", FILES_CAP, 35)))
     reader.end("tree")
     _check_strictly_ascending((file.path for file in files), "paths of other files")
+    _check_one_folder([file.path for file in chain(schema.files, files)])
     return Tree(named_schema, headers, tensors, files)
 
 
@@ -248,7 +268,7 @@ def decode_commit(data: bytes, first_parent: Commit | None = None) -> Commit:
     reader = ByteReader(data)
     reader.version("commit")
     tree = reader.take(32, "tree id")
-    count = reader.count("parents", MASK64, 32)
+    count = reader.count("parents", PARENTS_CAP, 32)
     parents = tuple(reader.take(32, "parent id") for _ in range(count))
     version = reader.varint("version")
     require((version > 0) == (count > 0), f"version {version} with {count} parents")
@@ -257,7 +277,7 @@ def decode_commit(data: bytes, first_parent: Commit | None = None) -> Commit:
         require(follows, f"version {version} after version {first_parent.version}")
     time = reader.i64("time")
     message = reader.string("message", MESSAGE_CAP)
-    pairs = range(reader.count("metadata", MASK64, 2))
+    pairs = range(reader.count("metadata", METADATA_CAP, 2))
     metadata = tuple((reader.string("metadata key"), reader.string("metadata value")) for _ in pairs)
     reader.end("commit")
     _check_strictly_ascending((key for key, _ in metadata), "metadata keys")
@@ -333,7 +353,7 @@ def decode_stored_ref(data: bytes) -> StoredRef:
     record = decode_ref_record(reader.take(reader.varint("record length"), "record"))
     signatures = tuple(
         Signature(reader.take(32, "public key"), reader.take(64, "signature"))
-        for _ in range(reader.count("signatures", MASK64, 96))
+        for _ in range(reader.count("signatures", SIGNATURES_CAP, 96))
     )
     reader.end("stored ref")
     return StoredRef(record, signatures)

@@ -161,8 +161,8 @@ _TREES = {
             set(),
             (
                 OtherFile("A", 1, 2**64 - 1, _id("A")),
-                OtherFile("a", 0, 0, content_id(b"")),
-                OtherFile("a/.deltaic/...", 0, 1, _id("dots")),
+                OtherFile("a.txt", 0, 0, content_id(b"")),
+                OtherFile("b/.deltaic/...", 0, 1, _id("dots")),
                 OtherFile("é.txt", 0, 2**32, _id("é")),
             ),
             (100_000_000,),

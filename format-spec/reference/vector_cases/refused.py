@@ -369,7 +369,7 @@ def _trees() -> Damaged:
     def tree(
         *,
         schema: bytes = schema_id,
-        headers: bytes = 2 * header,
+        headers: bytes = varint(2) + 2 * header,
         tensors: bytes = varint(5) + contents,
         listed: bytes = b"\x00",
         files: bytes = varint(0),
@@ -384,10 +384,12 @@ def _trees() -> Damaged:
     yield b"\x02" + tree()[1:], "object version 2"
     yield tree() + b"\x00", "a trailing byte"
     yield tree(schema=objects.schema_id(MINIMAL_SCHEMA)), "the id of another schema"
-    yield tree(headers=header), "one header for two weight files"
-    yield tree(headers=3 * header), "three headers for two weight files"
-    yield tree(headers=header + _ID + varint(100_000_001)), "a header above 100,000,000 bytes"
-    yield tree(headers=header + _ID + b"\x80\x00"), "overlong varint for a header's length"
+    yield tree(headers=varint(1) + header), "one header for two weight files"
+    yield tree(headers=varint(3) + 3 * header), "three headers for two weight files"
+    yield tree(headers=varint(2) + header + _ID + varint(100_000_001)), "a header above 100,000,000 bytes"
+    yield tree(headers=varint(2) + header + _ID + b"\x80\x00"), "overlong varint for a header's length"
+    yield tree(headers=varint(2**20 + 1)), "more than 2^20 weight files"
+    yield tree(headers=varint(2**58)), "a huge number of weight files"
     yield tree(tensors=varint(4) + contents[48:]), "fewer tensors than the schema has"
     yield tree(tensors=varint(6) + contents + contents[:48]), "more tensors than the schema has"
     yield tree(tensors=varint(2**24 + 1)), "more than 2^24 tensors"
@@ -429,6 +431,7 @@ def _commits() -> Damaged:
     yield commit(version=varint(0)), "version 0 with a parent"
     yield commit(version=b"\x8d\x00"), "overlong varint for the version"
     yield commit(parents=varint(2) + _ID), "fewer parents than said"
+    yield commit(parents=varint(65) + 65 * _ID), "65 parents"
     yield commit(parents=varint(2**59) + _ID), "a huge number of parents"
     yield commit(message=b"\x01\xff"), "a message that is not UTF-8"
     yield commit(message=varint(2**20 + 1) + b"m"), "a message longer than 1 MiB and than the bytes left"
@@ -460,6 +463,7 @@ def _refs() -> Damaged:
     yield _ref(record, length=len(record) + 1), "a record length one too large"
     yield _ref(record, length=2**64 - 1), "a record length of 2^64 - 1"
     yield _ref(record, signatures=varint(1)), "a signature missing"
+    yield _ref(record, signatures=varint(65) + bytes(65 * 96)), "65 signatures"
     yield _ref(record, signatures=varint(2**60)), "a huge number of signatures"
     yield _ref(record, signatures=varint(0) + bytes(96)), "a signature more than said"
     yield _ref(_record(version=b"\x8d\x00")), "overlong varint for the version"

@@ -94,11 +94,8 @@ impl CanonicalObject for Commit {
         for _ in 0..reader.count("number of metadata entries", MAX_META, 2)? {
             let key = reader.string("metadata key", MAX_STRING)?;
             let value = reader.string("metadata value", MAX_STRING)?;
-            if key.is_empty() || meta.last_key_value().is_some_and(|(last, _)| *last >= key) {
-                return Err(FormatError::invalid(
-                    WHAT,
-                    "metadata keys are empty or not in order",
-                ));
+            if meta.last_key_value().is_some_and(|(last, _)| *last >= key) {
+                return Err(FormatError::invalid(WHAT, "metadata keys are not in order"));
             }
             meta.insert(key, value);
         }

@@ -6,6 +6,7 @@ use crate::dtype::{Dtype, ElementClass};
 use crate::error::{FormatError, Result};
 use crate::ids::SchemaId;
 use crate::name::TreePath;
+use std::collections::HashSet;
 
 const WHAT: &str = "schema";
 const MAX_RANK: u64 = 16;
@@ -47,8 +48,16 @@ impl TensorSpec {
 
     /// Length of its content in bytes.
     pub fn byte_len(&self) -> u64 {
-        let values: u64 = self.shape.iter().product();
-        values * self.dtype.bits() / 8
+        self.bits().unwrap_or(0) / 8
+    }
+
+    /// Bits of all values together, unless that overflows; a zero dimension makes it 0 whatever the others are.
+    fn bits(&self) -> Option<u64> {
+        if self.shape.contains(&0) {
+            return Some(0);
+        }
+        let mut dims = self.shape.iter();
+        dims.try_fold(self.dtype.bits(), |bits, &dim| bits.checked_mul(dim))
     }
 
     /// Number of elements (words of its class).
@@ -69,9 +78,7 @@ impl TensorSpec {
         if self.name.len() as u64 > MAX_STRING || self.shape.len() as u64 > MAX_RANK {
             return fail("has a name of more than 4,096 bytes or more than 16 dimensions");
         }
-        let bits =
-            (self.shape.iter()).try_fold(self.dtype.bits(), |bits, &dim| bits.checked_mul(dim));
-        match bits {
+        match self.bits() {
             None => fail("is larger than any file"),
             Some(bits) if !bits.is_multiple_of(8) => fail("does not fill whole bytes"),
             Some(bits) if !(bits / 8).is_multiple_of(self.class.width() as u64) => {
@@ -151,16 +158,24 @@ impl CanonicalObject for Schema {
             }
             let count = reader.count("number of tensors", tensors_left, 4)?;
             tensors_left -= count as u64;
-            let tensors = (0..count)
+            let tensors: Vec<TensorSpec> = (0..count)
                 .map(|_| get_tensor(reader))
                 .collect::<Result<_>>()?;
+            let mut names = HashSet::with_capacity(count);
+            if let Some(twice) = tensors.iter().find(|t| !names.insert(t.name.as_str())) {
+                let why = format!("tensor {:?} is named twice in {path}", twice.name);
+                return Err(FormatError::invalid(WHAT, why));
+            }
             files.push(WeightFileSpec { path, tensors });
         }
         let schema = Self { files };
         // Offsets and sums of lengths, which all fit 64 bits from here on.
         let bytes = (schema.tensors()).try_fold(0, |sum: u64, t| sum.checked_add(t.byte_len()));
         if bytes.is_none_or(|bytes| bytes >= MAX_BYTES) {
-            return Err(FormatError::invalid(WHAT, "its tensors take 2^63 bytes or more"));
+            return Err(FormatError::invalid(
+                WHAT,
+                "its tensors take 2^63 bytes or more",
+            ));
         }
         Ok(schema)
     }

@@ -44,7 +44,8 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// If tree and schema do not have the same numbers of files and tensors.
+    /// If tree and schema do not have the same numbers of files and tensors, or no folder can hold all
+    /// their files.
     pub fn new(id: CommitId, commit: Commit, tree: Tree, schema: Arc<Schema>) -> Result<Self> {
         if schema.tensor_count() != tree.tensors.len()
             || schema.files.len() != tree.weight_files.len()
@@ -54,6 +55,9 @@ impl Snapshot {
                 "it does not have the tensors of its schema",
             ));
         }
+        let weights = schema.files.iter().map(|f| f.path.as_str());
+        let others = tree.files.iter().map(|f| f.path.as_str());
+        check_paths(weights.chain(others).collect())?;
         Ok(Self {
             id,
             commit,
@@ -115,9 +119,35 @@ impl Snapshot {
     }
 }
 
+/// All paths are distinct and none is a folder of another, so that a folder can hold them all.
+fn check_paths(mut paths: Vec<&str>) -> Result<()> {
+    // Part by part, a folder is followed by what lies in it.
+    paths.sort_unstable_by(|a, b| a.split('/').cmp(b.split('/')));
+    for pair in paths.windows(2) {
+        let rest = pair[1].strip_prefix(pair[0]);
+        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+            let why = format!("{} stands there twice, or as file and folder", pair[0]);
+            return Err(FormatError::invalid("tree", why));
+        }
+    }
+    Ok(())
+}
+
 impl WeightFileEntry {
     /// Where the tensors' data begins in the file.
     pub fn data_offset(&self) -> u64 {
         crate::safetensors::LENGTH_PREFIX + self.header_len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_paths;
+
+    #[test]
+    fn paths_that_no_folder_can_hold_together_are_refused() {
+        assert!(check_paths(vec!["a/b", "a-b", "a/c", "b"]).is_ok());
+        assert!(check_paths(vec!["a", "a-b", "a/b"]).is_err());
+        assert!(check_paths(vec!["x", "y", "x"]).is_err());
     }
 }
