@@ -3,6 +3,7 @@
 use crate::bytes::{ByteReader, put_varint};
 use crate::dtype::{ElementClass, Order};
 use crate::error::{FormatError, Result};
+use crate::zstd_frame;
 use std::ops::Range;
 
 const WHAT: &str = "base";
@@ -24,37 +25,25 @@ pub const BASE_HEADER_LEN: usize = 19;
 pub const BASE_TRAILER_LEN: usize = 4;
 
 /// Encodes a base block by block, so that it can be streamed.
+#[derive(Debug)]
 pub struct BaseEncoder {
     class: ElementClass,
     elements: u64,
     seen: u64,
     directory: Vec<u8>,
     plane: Vec<u8>,
-    compressor: zstd::bulk::Compressor<'static>,
-}
-
-impl std::fmt::Debug for BaseEncoder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BaseEncoder")
-            .field("class", &self.class)
-            .field("elements", &self.elements)
-            .finish_non_exhaustive()
-    }
 }
 
 impl BaseEncoder {
     /// Begin the base of `elements` elements of `class`; its header is appended to `out`.
     pub fn new(class: ElementClass, elements: u64, out: &mut Vec<u8>) -> Self {
         put_header(class, elements, out);
-        let compressor =
-            zstd::bulk::Compressor::new(ZSTD_LEVEL).expect("zstd has this compression level");
         Self {
             class,
             elements,
             seen: 0,
             directory: Vec::new(),
             plane: Vec::new(),
-            compressor,
         }
     }
 
@@ -80,12 +69,10 @@ impl BaseEncoder {
 
     fn put_plane(&mut self, block: &[u8], plane: usize, out: &mut Vec<u8>) {
         gather_plane(self.class, block, plane, &mut self.plane);
-        let packed = (self.compressor.compress(&self.plane))
-            .expect("zstd compresses any bytes at a fixed level");
-        let (bytes, coding) = if packed.len() < self.plane.len() {
-            (&packed, ZSTD)
-        } else {
-            (&self.plane, RAW)
+        let packed = zstd_frame::compress(&self.plane, ZSTD_LEVEL);
+        let (bytes, coding) = match &packed {
+            Some(packed) => (packed, ZSTD),
+            None => (&self.plane, RAW),
         };
         put_varint(&mut self.directory, 2 * bytes.len() as u64 + coding);
         out.extend_from_slice(bytes);
@@ -278,7 +265,11 @@ impl BaseDirectory {
                 let (length, zstd) = self.planes[block as usize * width + plane];
                 let bytes = reader.bytes(length as usize)?;
                 let bytes = if zstd {
-                    unpack(bytes, elements, &mut scratch)?
+                    scratch.resize(elements, 0);
+                    if !zstd_frame::decompress(bytes, &mut scratch) {
+                        return Err(FormatError::invalid(WHAT, "a plane is damaged"));
+                    }
+                    &scratch
                 } else {
                     bytes
                 };
@@ -293,53 +284,56 @@ impl BaseDirectory {
     }
 }
 
-/// Decode a whole base.
+/// Decode the base of a content that has `elements` elements of `class`, and of no other, into `content`.
+///
+/// What is allocated follows from the two expectations, never from what the bytes claim.
+///
+/// # Errors
+///
+/// If the bytes break a rule of SPEC.md §7 or are the base of something else.
+pub fn decode_base_of(
+    class: ElementClass,
+    elements: u64,
+    base: &[u8],
+    content: &mut Vec<u8>,
+) -> Result<()> {
+    let (directory, blocks) = split(base)?;
+    if (directory.class, directory.elements) != (class, elements) {
+        let why = "it has another class or length than is expected";
+        return Err(FormatError::invalid(WHAT, why));
+    }
+    content.resize(elements as usize * class.width(), 0);
+    directory.decode(0..directory.blocks(), blocks, content)
+}
+
+/// Decode a whole base of any class and length, for trusted bytes: a short base may be that of a long content.
 ///
 /// # Errors
 ///
 /// If the bytes break a rule of SPEC.md §7.
 pub fn decode_base(base: &[u8]) -> Result<(ElementClass, Vec<u8>)> {
+    let (directory, blocks) = split(base)?;
+    let mut content = vec![0; directory.elements as usize * directory.class.width()];
+    directory.decode(0..directory.blocks(), blocks, &mut content)?;
+    Ok((directory.class, content))
+}
+
+/// The directory of a whole base, and its blocks.
+fn split(base: &[u8]) -> Result<(BaseDirectory, &[u8])> {
     let truncated = || FormatError::Truncated {
         what: WHAT,
         needed: 1,
     };
     let (rest, trailer) = base.split_last_chunk().ok_or_else(truncated)?;
     let length = BaseDirectory::length_from_trailer(*trailer) as usize;
-    let body = rest.len().checked_sub(length).ok_or_else(truncated)?;
-    let header = base
-        .get(..BASE_HEADER_LEN.min(body))
-        .ok_or_else(truncated)?;
-    let directory = BaseDirectory::new(header, &rest[body..], base.len() as u64)?;
-    // The content grows block by block, so that a damaged base takes no memory for what it only claims.
-    let mut content = Vec::new();
-    for block in 0..directory.blocks() {
-        let bytes = directory.byte_range(block..block + 1);
-        let start = content.len();
-        let elements = block_len(directory.elements, block) as usize;
-        content.resize(start + elements * directory.class.width(), 0);
-        directory.decode(
-            block..block + 1,
-            &base[bytes.start as usize..bytes.end as usize],
-            &mut content[start..],
-        )?;
-    }
-    Ok((directory.class, content))
+    let end = rest.len().checked_sub(length).ok_or_else(truncated)?;
+    let header = rest.get(..BASE_HEADER_LEN.min(end)).ok_or_else(truncated)?;
+    let directory = BaseDirectory::new(header, &rest[end..], base.len() as u64)?;
+    Ok((directory, &rest[BASE_HEADER_LEN..end]))
 }
 
 fn block_len(elements: u64, block: u64) -> u64 {
     (elements - block * BASE_BLOCK_ELEMENTS).min(BASE_BLOCK_ELEMENTS)
-}
-
-fn unpack<'a>(frame: &[u8], elements: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]> {
-    let bad = || FormatError::invalid(WHAT, "a plane is damaged");
-    if zstd::zstd_safe::find_frame_compressed_size(frame) != Ok(frame.len()) {
-        return Err(bad());
-    }
-    scratch.resize(elements, 0);
-    match zstd::bulk::decompress_to_buffer(frame, scratch) {
-        Ok(length) if length == elements => Ok(scratch),
-        _ => Err(bad()),
-    }
 }
 
 /// Whether words are rotated, so that the high byte holds the exponent alone.

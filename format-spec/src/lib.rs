@@ -27,6 +27,7 @@ pub mod patch_set;
 pub mod progress;
 pub mod safetensors;
 mod version;
+mod zstd_frame;
 
 pub use dtype::{Dtype, ElementClass, Order};
 pub use error::{FormatError, Result};

@@ -58,6 +58,14 @@ name_types! {
     TreePath, "path", check_path;
 }
 
+impl TreePath {
+    /// Whether this is `other`, or lies in the folder `other`.
+    pub fn lies_in(&self, other: &Self) -> bool {
+        let rest = self.0.strip_prefix(other.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
 fn check_parts(text: &str) -> Result<(), &'static str> {
     if text.is_empty() {
         return Err("is empty");

@@ -10,8 +10,10 @@
 
 use crate::error::{Result, StoreError};
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+
+const WRITE_BUFFER: usize = 256 << 10;
 
 const FORMAT: u32 = 1;
 const FORMAT_PREFIX: &str = "deltaic store format ";
@@ -149,7 +151,7 @@ impl Folder {
         let file = File::create(&path).map_err(|e| StoreError::io(&path, e))?;
         Ok(TemporaryFile {
             path,
-            file,
+            file: BufWriter::with_capacity(WRITE_BUFFER, file),
             published: false,
         })
     }
@@ -180,7 +182,7 @@ impl Folder {
 #[derive(Debug)]
 pub(crate) struct TemporaryFile {
     path: PathBuf,
-    file: File,
+    file: BufWriter<File>,
     published: bool,
 }
 
@@ -194,16 +196,18 @@ impl TemporaryFile {
     /// Cut the file to `len` bytes and go on there.
     pub(crate) fn truncate(&mut self, len: u64) -> Result<()> {
         use std::io::{Seek, SeekFrom};
+        // Seeking writes out what is buffered first.
         self.file
-            .set_len(len)
-            .and_then(|()| self.file.seek(SeekFrom::Start(len)).map(drop))
+            .seek(SeekFrom::Start(len))
+            .and_then(|_| self.file.get_ref().set_len(len))
             .map_err(|e| StoreError::io(&self.path, e))
     }
 
     /// Make the file durable, give it its name, and make that durable.
     pub(crate) fn publish(mut self, target: &Path) -> Result<()> {
         self.file
-            .sync_all()
+            .flush()
+            .and_then(|()| self.file.get_ref().sync_all())
             .and_then(|()| fs::rename(&self.path, target))
             .map_err(|e| StoreError::io(&self.path, e))?;
         self.published = true;

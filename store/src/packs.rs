@@ -20,6 +20,8 @@ use deltaic_format::base::{BASE_HEADER_LEN, BASE_TRAILER_LEN, BaseDirectory};
 use memmap2::{Mmap, MmapOptions};
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -164,15 +166,44 @@ impl OpenPack {
     }
 }
 
-/// Reads bases out of packs through short-lived mappings, so that resident memory stays bounded.
+/// Reads bases out of packs: small ranges with a read, large ones through short-lived mappings, so that resident
+/// memory stays bounded.
 #[derive(Debug)]
 pub(crate) struct PackReader {
     folder: PathBuf,
-    files: Mutex<HashMap<[u8; 32], Arc<File>>>,
+    files: Mutex<HashMap<[u8; 32], Arc<PackFile>>>,
+}
+
+#[derive(Debug)]
+struct PackFile {
+    path: PathBuf,
+    file: File,
+    /// When it was opened; a pack is never written again.
+    len: u64,
 }
 
 /// Packs kept open at a time.
 const MAX_OPEN: usize = 256;
+
+/// Ranges shorter than this are read, longer ones are mapped.
+const MAP_FROM: u64 = 256 << 10;
+
+/// Bytes of a pack.
+enum Bytes {
+    Read(Vec<u8>),
+    Mapped(Mmap),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Read(bytes) => bytes,
+            Self::Mapped(bytes) => bytes,
+        }
+    }
+}
 
 impl PackReader {
     pub(crate) fn new(folder: &Folder) -> Self {
@@ -182,14 +213,14 @@ impl PackReader {
         }
     }
 
-    fn file(&self, pack: [u8; 32]) -> Result<Arc<File>> {
+    fn file(&self, pack: [u8; 32]) -> Result<Arc<PackFile>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(&pack) {
             return Ok(Arc::clone(file));
         }
         let path = self.folder.join(pack_file_name(pack));
         let file = match File::open(&path) {
-            Ok(file) => Arc::new(file),
+            Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return Err(StoreError::corrupt(
                     format!("pack {}", path.display()),
@@ -198,56 +229,72 @@ impl PackReader {
             }
             Err(e) => return Err(StoreError::io(&path, e)),
         };
+        let len = file.metadata().map_err(|e| StoreError::io(&path, e))?.len();
         if files.len() >= MAX_OPEN {
             files.clear();
         }
+        let file = Arc::new(PackFile { path, file, len });
         files.insert(pack, Arc::clone(&file));
         Ok(file)
     }
 
-    /// Map bytes `offset .. offset + len` of a base.
-    fn map(&self, base: BaseLocation, offset: u64, len: u64) -> Result<Mmap> {
-        let file = self.file(base.pack)?;
-        let path = || self.folder.join(pack_file_name(base.pack));
-        let there = file
-            .metadata()
-            .map_err(|e| StoreError::io(&path(), e))?
-            .len();
-        let fits = (base.offset.checked_add(base.len)).is_some_and(|end| end <= there)
+    /// Bytes `offset .. offset + len` of a base.
+    fn read(&self, base: BaseLocation, offset: u64, len: u64) -> Result<Bytes> {
+        let pack = self.file(base.pack)?;
+        let fits = (base.offset.checked_add(base.len)).is_some_and(|end| end <= pack.len)
             && offset.checked_add(len).is_some_and(|end| end <= base.len);
         if !fits {
-            return Err(StoreError::corrupt(
-                format!("pack {}", path().display()),
-                "it is truncated",
-            ));
+            let object = format!("pack {}", pack.path.display());
+            return Err(StoreError::corrupt(object, "it is truncated"));
+        }
+        let at = base.offset + offset;
+        if len < MAP_FROM {
+            let mut bytes = vec![0; len as usize];
+            let read = pack.file.read_exact_at(&mut bytes, at);
+            return read
+                .map(|()| Bytes::Read(bytes))
+                .map_err(|e| StoreError::io(&pack.path, e));
         }
         let mut options = MmapOptions::new();
-        options.offset(base.offset + offset).len(len as usize);
+        options.offset(at).len(len as usize);
         // SAFETY: packs belong to the store, are never written once they have their name, and the store's lock keeps
-        // other processes of ours away; the range was checked against the file's length just now.
-        unsafe { options.map(&*file) }.map_err(|e| StoreError::io(&path(), e))
+        // other processes of ours away; the range lies within the file.
+        unsafe { options.map(&pack.file) }
+            .map(Bytes::Mapped)
+            .map_err(|e| StoreError::io(&pack.path, e))
     }
 
-    /// Read header and directory of a base.
+    /// Read header and directory of a base; all of it, if it is short.
     pub(crate) fn open(&self, key: ContentKey, base: BaseLocation) -> Result<BaseFile<'_>> {
         let damaged = |what: &str| StoreError::corrupt(format!("base of {key}"), what);
         let (header, trailer) = (BASE_HEADER_LEN as u64, BASE_TRAILER_LEN as u64);
         if base.len < header + trailer {
             return Err(damaged("it is too short"));
         }
-        let end = self.map(base, base.len - trailer, trailer)?;
-        let trailer_bytes = end.first_chunk().copied().unwrap_or_default();
+        let whole = match base.len {
+            len if len < MAP_FROM => Some(self.read(base, 0, len)?),
+            _ => None,
+        };
+        let read = |range: Range<u64>| match &whole {
+            Some(whole) => Ok(Bytes::Read(
+                whole[range.start as usize..range.end as usize].to_vec(),
+            )),
+            None => self.read(base, range.start, range.end - range.start),
+        };
+        let directory_end = base.len - trailer;
+        let trailer_bytes = read(directory_end..base.len)?
+            .first_chunk()
+            .copied()
+            .unwrap_or_default();
         let directory_len = BaseDirectory::length_from_trailer(trailer_bytes);
-        let Some(at) = (base.len - trailer)
+        let Some(at) = directory_end
             .checked_sub(directory_len)
             .filter(|&at| at >= header)
         else {
             return Err(damaged("its directory is too long"));
         };
-        let head = self.map(base, 0, header)?;
-        let directory = self.map(base, at, directory_len)?;
-        let directory =
-            BaseDirectory::new(&head, &directory, base.len).map_err(|e| damaged(&e.to_string()))?;
+        let directory = BaseDirectory::new(&read(0..header)?, &read(at..directory_end)?, base.len)
+            .map_err(|e| damaged(&e.to_string()))?;
         if directory.class() != key.class {
             return Err(damaged("it is of another element class"));
         }
@@ -256,6 +303,7 @@ impl PackReader {
             key,
             base,
             directory,
+            whole,
         })
     }
 }
@@ -266,6 +314,8 @@ pub(crate) struct BaseFile<'a> {
     key: ContentKey,
     base: BaseLocation,
     directory: BaseDirectory,
+    /// All its bytes, if it is short.
+    whole: Option<Bytes>,
 }
 
 impl BaseFile<'_> {
@@ -274,22 +324,34 @@ impl BaseFile<'_> {
     }
 
     /// Decode blocks `blocks` into `content`, which has their length.
-    pub(crate) fn decode(&self, blocks: std::ops::Range<u64>, content: &mut [u8]) -> Result<()> {
-        let encoded = self.encoded(blocks.clone())?;
-        self.directory
-            .decode(blocks, &encoded, content)
-            .map_err(|e| StoreError::corrupt(format!("base of {}", self.key), e))
+    pub(crate) fn decode(&self, blocks: Range<u64>, content: &mut [u8]) -> Result<()> {
+        self.with_encoded(blocks.clone(), |encoded| {
+            self.directory
+                .decode(blocks, encoded, content)
+                .map_err(|e| StoreError::corrupt(format!("base of {}", self.key), e))
+        })
     }
 
     /// Blocks `blocks` as a base of their own, coded as they are stored.
-    pub(crate) fn cut(&self, blocks: std::ops::Range<u64>) -> Result<Vec<u8>> {
-        let encoded = self.encoded(blocks.clone())?;
-        Ok(self.directory.cut(blocks, &encoded))
+    pub(crate) fn cut(&self, blocks: Range<u64>) -> Result<Vec<u8>> {
+        self.with_encoded(blocks.clone(), |encoded| {
+            Ok(self.directory.cut(blocks, encoded))
+        })
     }
 
-    fn encoded(&self, blocks: std::ops::Range<u64>) -> Result<Mmap> {
+    fn with_encoded<T>(
+        &self,
+        blocks: Range<u64>,
+        use_it: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
         let range = self.directory.byte_range(blocks);
-        self.packs
-            .map(self.base, range.start, range.end - range.start)
+        match &self.whole {
+            Some(whole) => use_it(&whole[range.start as usize..range.end as usize]),
+            None => use_it(
+                &self
+                    .packs
+                    .read(self.base, range.start, range.end - range.start)?,
+            ),
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::WHAT;
 use crate::bits::{BitReader, BitWriter, exp_golomb_bits, rice_bits};
 use crate::dtype::ElementClass;
 use crate::error::{FormatError, Result};
+use crate::zstd_frame;
 
 /// Changes of one block: indexes within it, strictly ascending, and their shifts.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -313,7 +314,9 @@ pub(super) fn encode_block(
     if values_bits < PLANES_FROM_BITS * changes.shifts.len() as u64 {
         return encoded;
     }
-    let planes = encode_planes(class, changes);
+    let Some(planes) = encode_planes(class, changes) else {
+        return encoded;
+    };
     let parameters = Parameters {
         values: ValueCoding::Planes,
         ..own
@@ -403,7 +406,8 @@ const fn plane_count(class: ElementClass) -> usize {
     }
 }
 
-fn encode_planes(class: ElementClass, changes: &BlockChanges) -> Vec<u8> {
+/// The shifts as byte planes in one zstd frame, if that is worth anything.
+fn encode_planes(class: ElementClass, changes: &BlockChanges) -> Option<Vec<u8>> {
     let count = changes.shifts.len();
     let mut planes = vec![0; count * plane_count(class)];
     for (i, &shift) in changes.shifts.iter().enumerate() {
@@ -412,7 +416,7 @@ fn encode_planes(class: ElementClass, changes: &BlockChanges) -> Vec<u8> {
             planes[plane * count + i] = byte;
         }
     }
-    zstd::bulk::compress(&planes, ZSTD_LEVEL).expect("zstd compresses any bytes at a fixed level")
+    zstd_frame::compress(&planes, ZSTD_LEVEL)
 }
 
 /// Decode the payload of one block of `block_len` indexes with `count` changes.
@@ -538,13 +542,10 @@ fn get_values(
 fn get_planes(frame: &[u8], class: ElementClass, count: u32) -> Result<Vec<i64>> {
     let count = count as usize;
     let expected = count * plane_count(class);
-    let bad = || FormatError::invalid(WHAT, "byte planes are damaged or of the wrong size");
-    if zstd::zstd_safe::find_frame_compressed_size(frame) != Ok(frame.len()) {
-        return Err(bad());
-    }
-    let planes = zstd::bulk::decompress(frame, expected).map_err(|_| bad())?;
-    if planes.len() != expected {
-        return Err(bad());
+    let mut planes = vec![0; expected];
+    if !zstd_frame::decompress(frame, &mut planes) {
+        let why = "byte planes are damaged or of the wrong size";
+        return Err(FormatError::invalid(WHAT, why));
     }
     let mut shifts = Vec::with_capacity(count);
     for i in 0..count {

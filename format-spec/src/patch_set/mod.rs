@@ -1,6 +1,6 @@
 //! Patch sets: the changes of many tensors' pieces in one encoded value (SPEC.md §6).
 //!
-//! [`encode`] writes one, [`PatchSetReader`] reads one; [`block`] is the plain coding of a block.
+//! [`encode`] writes one, [`PatchSetReader`] reads one; `block` is the plain coding of a block.
 
 mod block;
 mod decode;
