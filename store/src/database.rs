@@ -28,6 +28,8 @@ pub(crate) enum Table {
     Retired,
     /// commit id → commit.
     Commits,
+    /// commit id → bytes that the store grew by when it was made.
+    Growth,
     /// tree id → tree.
     Trees,
     /// schema id → schema.
@@ -45,11 +47,12 @@ pub(crate) enum Table {
 }
 
 impl Table {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Refs,
         Self::Tags,
         Self::Retired,
         Self::Commits,
+        Self::Growth,
         Self::Trees,
         Self::Schemas,
         Self::Files,
@@ -65,6 +68,7 @@ impl Table {
             Self::Tags => "tags",
             Self::Retired => "retired",
             Self::Commits => "commits",
+            Self::Growth => "growth",
             Self::Trees => "trees",
             Self::Schemas => "schemas",
             Self::Files => "files",
@@ -120,6 +124,13 @@ pub(crate) struct Batch {
 impl Batch {
     pub(crate) fn put(&mut self, table: Table, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
         self.puts.push((table, key.into(), value.into()));
+    }
+
+    /// Bytes of its keys and values.
+    pub(crate) fn len(&self) -> u64 {
+        (self.puts.iter())
+            .map(|(_, key, value)| (key.len() + value.len()) as u64)
+            .sum()
     }
 
     pub(crate) fn delete(&mut self, table: Table, key: impl Into<Vec<u8>>) {

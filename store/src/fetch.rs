@@ -42,7 +42,8 @@ enum Part {
 }
 
 impl Contents {
-    /// What a fetch of `wishes` from `want` would take; exact for contents, an upper bound for patches.
+    /// What a fetch of `wishes` from `want` would take; exact for contents, an upper bound for patches, whose edges
+    /// are counted as they are stored.
     pub(crate) fn plan(&self, want: &Snapshot, wishes: &[TensorWish]) -> Result<FetchPlan> {
         let mut plan = FetchPlan::default();
         for job in self.jobs(want, wishes)? {
@@ -62,6 +63,27 @@ impl Contents {
         Ok(plan)
     }
 
+    /// The same, with the patches composed and encoded to know their bytes exactly.
+    pub(crate) fn plan_exactly(&self, want: &Snapshot, wishes: &[TensorWish]) -> Result<FetchPlan> {
+        let mut plan = self.plan(want, wishes)?;
+        let jobs = self.jobs(want, wishes)?;
+        plan.bytes = 0;
+        for job in jobs
+            .iter()
+            .filter(|job| matches!(job.answer, Answer::Whole))
+        {
+            plan.bytes += self.record(job.key())?.whole_bytes;
+        }
+        let patches = jobs
+            .into_iter()
+            .filter(|job| matches!(job.answer, Answer::Patch(_)));
+        self.deliver(&patches.collect::<Vec<_>>(), &mut |delivery| {
+            plan.bytes += delivery.len();
+            Ok::<_, StoreError>(())
+        })?;
+        Ok(plan)
+    }
+
     /// Send what turns the contents that `wishes` holds into those of `want`.
     pub(crate) fn fetch<E: From<StoreError>>(
         &self,
@@ -69,7 +91,14 @@ impl Contents {
         wishes: &[TensorWish],
         deliver: &mut dyn FnMut(Delivery<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let jobs = self.jobs(want, wishes)?;
+        self.deliver(&self.jobs(want, wishes)?, deliver)
+    }
+
+    fn deliver<E: From<StoreError>>(
+        &self,
+        jobs: &[Job<'_>],
+        deliver: &mut dyn FnMut(Delivery<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut builders: BTreeMap<ElementClass, SetBuilder<PieceRef>> = BTreeMap::new();
         let pieces = jobs
             .iter()

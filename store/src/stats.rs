@@ -4,6 +4,7 @@ use crate::database::Table;
 use crate::error::Result;
 use crate::records::{ContentKey, ContentRecord};
 use crate::store::Store;
+use deltaic_format::bytes::ByteReader;
 use deltaic_format::name::RepoName;
 use deltaic_format::object::Snapshot;
 use rayon::prelude::*;
@@ -29,6 +30,8 @@ pub struct VersionStats {
     pub full_bytes: u64,
     /// What the changes take as stored, in their smallest coding.
     pub patch_bytes: u64,
+    /// What the store grew by when the version was made; `None` if it was not made here.
+    pub new_bytes: Option<u64>,
     /// The same per tensor, in the tree's order.
     pub tensors: Vec<TensorStats>,
 }
@@ -102,8 +105,20 @@ impl Store {
             changed: tensors.iter().map(|t| t.changed).sum(),
             full_bytes: version.full_bytes(),
             patch_bytes: tensors.iter().map(|t| t.patch_bytes).sum(),
+            new_bytes: self.growth(version)?,
             tensors,
         })
+    }
+
+    fn growth(&self, version: &Snapshot) -> Result<Option<u64>> {
+        let object = || format!("growth of commit {}", version.id);
+        self.database()
+            .read(Table::Growth, version.id.as_bytes(), object, |bytes| {
+                let mut reader = ByteReader::new("growth", bytes);
+                let grown = reader.u64()?;
+                reader.finish()?;
+                Ok(grown)
+            })
     }
 
     /// What the store holds, or of one repository what it holds; `store_bytes` is always the whole store's.

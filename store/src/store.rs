@@ -147,6 +147,15 @@ impl Store {
         self.contents.plan(want, wishes)
     }
 
+    /// The same with the exact bytes of the patches, which are composed and encoded for it.
+    ///
+    /// # Errors
+    ///
+    /// If stored data is damaged.
+    pub fn plan_exactly(&self, want: &Snapshot, wishes: &[TensorWish]) -> Result<FetchPlan> {
+        self.contents.plan_exactly(want, wishes)
+    }
+
     /// Send what turns the contents that `wishes` says are held into those of `want`, in bounded parts.
     ///
     /// # Errors

@@ -74,6 +74,13 @@ pub struct CommitOutcome {
     pub new_bytes: u64,
 }
 
+/// A commit whose ref has moved.
+struct Published {
+    id: CommitId,
+    version: Version,
+    new_bytes: u64,
+}
+
 /// What a running commit shares between its threads.
 pub(crate) struct Writing<'a> {
     pub(crate) store: &'a Store,
@@ -179,7 +186,8 @@ impl Store {
             tensors: tensors.iter().map(|tensor| tensor.entry).collect(),
             files,
         };
-        let (id, version) = self.publish_tree(request, &tree, parent.as_ref(), batch)?;
+        let grown = self.database().written() - written_before + pack_bytes + file_bytes;
+        let published = self.publish_tree(request, &tree, parent.as_ref(), grown, batch)?;
         let full_bytes = (tree
             .weight_files
             .iter()
@@ -187,13 +195,13 @@ impl Store {
             .sum::<u64>())
             + total;
         Ok(CommitOutcome {
-            id,
-            version,
+            id: published.id,
+            version: published.version,
             elements: schema.tensors().map(|t| t.elements()).sum(),
             changed: tensors.iter().map(|t| t.changed).sum(),
             full_bytes,
             patch_bytes: tensors.iter().map(|t| t.patch_bytes).sum(),
-            new_bytes: self.database().written() - written_before + pack_bytes + file_bytes,
+            new_bytes: published.new_bytes,
         })
     }
 
@@ -218,16 +226,16 @@ impl Store {
         let wishes = deltaic_format::fetch::wishes_between(Some(&parent), &wanted);
         progress.phase("comparing", Some(wanted.full_bytes()));
         let (changed, patch_bytes) = self.list_patches(&mut wanted, &wishes, progress)?;
-        let (id, version) =
-            self.publish_tree(request, &wanted.tree, Some(&parent), Batch::default())?;
+        let batch = Batch::default();
+        let published = self.publish_tree(request, &wanted.tree, Some(&parent), 0, batch)?;
         Ok(CommitOutcome {
-            id,
-            version,
+            id: published.id,
+            version: published.version,
             elements: wanted.elements(),
             changed,
             full_bytes: wanted.full_bytes(),
             patch_bytes,
-            new_bytes: self.database().written() - written_before,
+            new_bytes: published.new_bytes,
         })
     }
 
@@ -301,14 +309,15 @@ impl Store {
         }
     }
 
-    /// Write tree, commit and ref in one durable batch.
+    /// Write tree, commit and ref in one durable batch, `grown` bytes having been written for them before.
     fn publish_tree(
         &self,
         request: &CommitRequest,
         tree: &Tree,
         parent: Option<&Snapshot>,
+        grown: u64,
         mut batch: Batch,
-    ) -> Result<(CommitId, Version)> {
+    ) -> Result<Published> {
         let tree_bytes = tree.to_bytes();
         let commit = Commit {
             tree: Tree::id_of(&tree_bytes),
@@ -330,12 +339,18 @@ impl Store {
             expiry_ms: None,
         };
         put_ref(&mut batch, &record);
+        let new_bytes = grown + batch.len();
+        batch.put(Table::Growth, id.0, new_bytes.to_le_bytes());
         self.database().publish(batch)?;
         debug_assert!(
             self.database()
                 .contains(Table::Refs, &ref_key(&request.repo, &request.branch))?
         );
-        Ok((id, commit.version))
+        Ok(Published {
+            id,
+            version: commit.version,
+            new_bytes,
+        })
     }
 }
 
