@@ -1,0 +1,471 @@
+//! A replica folder: the files of one version, moved to another one in place.
+//!
+//! `DIR/.deltaic` keeps what the folder knows of itself: `state.json`, the version's objects, a lock, and while a
+//! pull is under way its journal and staged files. A pull goes in five steps, of which only the last one changes the
+//! replica's files, and that one can be repeated from any point:
+//!
+//! 1. `inspect`: are the files still what the last pull left?
+//! 2. `plan`: what is kept, copied, patched, fetched?
+//! 3. `prepare` and `receive`: gather all of it, prove it, write it to the `journal` and to staged files.
+//! 4. The journal becomes complete and durable.
+//! 5. `commit`: apply it, read it back, record the new state, delete it.
+
+mod commit;
+mod folder;
+mod inspect;
+mod journal;
+mod plan;
+mod prepare;
+mod receive;
+mod seeds;
+mod state;
+mod verify;
+
+pub use verify::{Problem, VerifyReport};
+
+use crate::error::{ClientError, Result};
+use crate::parts::check_cancelled;
+use crate::source::Source;
+use commit::Commit;
+use deltaic_format::Version;
+use deltaic_format::name::TreePath;
+use deltaic_format::object::Snapshot;
+use deltaic_format::progress::Progress;
+use folder::{Folder, NOT_EMPTY};
+use inspect::{Inspection, inspect};
+use journal::{Journal, Target, discard};
+use plan::{Base, Plan, check_tree, find_obstacles, is_selected};
+use prepare::{Preparation, Tally};
+use seeds::Seeds;
+use state::{Held, Labels};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Asked before every step of a commit that changes the disk; tests stop there, as a crash would.
+pub(crate) type FaultPoint = Box<dyn Fn(&'static str) -> Result<()> + Send + Sync>;
+
+/// How a pull proves that the replica holds the version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Proof {
+    /// By the elements that it changes: patches fit what they find, and everything written reads back.
+    #[default]
+    Touched,
+    /// By scanning every tensor, before and after: stale and silently corrupted ones are found too.
+    Full,
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Touched => "touched",
+            Self::Full => "full",
+        })
+    }
+}
+
+/// What a pull is to do besides getting a version.
+#[derive(Debug, Clone, Default)]
+pub struct PullOptions {
+    /// How to prove it.
+    pub proof: Proof,
+    /// Check everything that is held, and fetch anew what others changed instead of failing.
+    pub repair: bool,
+    /// Checkpoints on this machine whose contents are reused where their hash is right.
+    pub seeds: Vec<PathBuf>,
+    /// The file or folder of the tree to hold; `None` for everything.
+    pub path: Option<TreePath>,
+    /// The repository as the user named it, kept with the state.
+    pub repo: String,
+    /// The revision as the user named it, likewise.
+    pub revision: String,
+}
+
+/// What a pull did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PullOutcome {
+    /// The version that the replica held; `None` if it held none.
+    pub from: Option<Version>,
+    /// The version that it holds.
+    pub to: Version,
+    /// Bytes that the source sent.
+    pub received_bytes: u64,
+    /// Elements changed by patches, and those of tensors replaced whole.
+    pub changed: u64,
+    /// Tensors changed by a patch.
+    pub patched: u64,
+    /// Tensors that the source sent whole.
+    pub whole: u64,
+    /// Tensors that were right already.
+    pub unchanged: u64,
+    /// Tensors copied from a seed, or from another place in the replica.
+    pub seeded: u64,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// How it was proven.
+    pub proof: Proof,
+    /// What others had changed and was fetched anew.
+    pub repaired: Vec<String>,
+}
+
+/// A folder that holds one version, locked against other processes as long as this lives.
+pub struct ReplicaFolder {
+    folder: Folder,
+    held: Option<Held>,
+    /// Whether a complete journal waits to be applied again.
+    pending: bool,
+    fault: FaultPoint,
+}
+
+impl fmt::Debug for ReplicaFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplicaFolder")
+            .field("path", &self.folder.root())
+            .field("version", &self.held().map(|held| held.commit.version))
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReplicaFolder {
+    /// Open the replica at `path`, or make one of a missing or empty folder. A pull that crashed is completed if it
+    /// had begun to write, else it is undone.
+    ///
+    /// # Errors
+    ///
+    /// If other files are there, another process has the replica open, or its records are damaged.
+    pub fn open_or_create(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(path.as_ref(), true, Box::new(|_| Ok(())))
+    }
+
+    /// Open the replica at `path`, as [`open_or_create`](Self::open_or_create) does, but make none.
+    ///
+    /// # Errors
+    ///
+    /// As there; also if the folder is no replica, or holds no version yet.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let replica = Self::open_with(path, false, Box::new(|_| Ok(())))?;
+        match replica.held {
+            Some(_) => Ok(replica),
+            None => Err(ClientError::NotAReplica {
+                path: path.to_owned(),
+                what: "it holds no version yet; pull one".into(),
+            }),
+        }
+    }
+
+    pub(crate) fn open_with(path: &Path, create: bool, fault: FaultPoint) -> Result<Self> {
+        let mut replica = Self {
+            folder: Folder::lock(path, create)?,
+            held: None,
+            pending: true,
+            fault,
+        };
+        replica.recover()?;
+        if replica.held.is_none() && replica.folder.has_files()? {
+            return Err(ClientError::NotAReplica {
+                path: path.to_owned(),
+                what: NOT_EMPTY.into(),
+            });
+        }
+        Ok(replica)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        self.folder.root()
+    }
+
+    /// The version that the files hold; `None` before the first pull, and after a failed commit until the next pull has
+    /// completed it.
+    pub fn held(&self) -> Option<&Snapshot> {
+        self.current().map(|held| &held.snapshot)
+    }
+
+    /// Repository and revision of the version that is held, as they were given.
+    pub fn origin(&self) -> Option<(&str, &str)> {
+        self.current()
+            .map(|held| (held.labels.repo.as_str(), held.labels.revision.as_str()))
+    }
+
+    /// The file or folder of the tree that is held; `None` if everything is, or nothing.
+    pub fn restriction(&self) -> Option<&TreePath> {
+        self.current()?.labels.path.as_ref()
+    }
+
+    /// Hash every file that is held and compare it with the version.
+    ///
+    /// # Errors
+    ///
+    /// If nothing is held, a file cannot be read, or the caller wants to stop; what differs is in the report.
+    pub fn verify(&self, progress: &dyn Progress) -> Result<VerifyReport> {
+        match self.current() {
+            Some(held) => verify::verify(&self.folder, held, progress),
+            None => Err(ClientError::NotAReplica {
+                path: self.path().to_owned(),
+                what: "it holds no version yet; pull one".into(),
+            }),
+        }
+    }
+
+    /// Make the folder hold `want`. Until everything is there, proven and durable, the version that is held stays as
+    /// it is, and a wish to stop is followed; then it is written to the end.
+    ///
+    /// # Errors
+    ///
+    /// If files are not as the last pull left them (unless `repair`), something sent or found does not fit, or the
+    /// disk or the source fails. The version held stays, save after [`ClientError::Unusable`] and failures of the
+    /// disk while writing; then the next pull, or opening the folder again, completes this one first.
+    pub fn pull(
+        &mut self,
+        source: &dyn Source,
+        want: &Snapshot,
+        options: &PullOptions,
+        progress: &dyn Progress,
+    ) -> Result<PullOutcome> {
+        let started = Instant::now();
+        if self.pending {
+            self.recover()?;
+        }
+        check_tree(want)?;
+        self.check_restriction(options.path.as_ref())?;
+        let seeds = Seeds::open(&options.seeds)?;
+        let scan_all = options.repair || options.proof == Proof::Full;
+        let inspection = match &self.held {
+            Some(held) => inspect(&self.folder, held, scan_all, progress)?,
+            None => Inspection::default(),
+        };
+        let from = self.held.as_ref().map(|held| held.snapshot.commit.version);
+        let base = (self.held.as_ref()).map(|held| Base::new(&self.folder, held, &inspection));
+        let plan = Plan::new(base.as_ref(), want, options.path.as_ref());
+        check_selection(&plan, want, options.path.as_ref())?;
+        let repaired = self.find_problems(&inspection, &plan, want, options.repair)?;
+
+        let stays = plan.is_empty() && self.held().is_some_and(|held| held.id == want.id);
+        let (tally, held) = if stays {
+            self.refresh(&inspection, &plan, want, options)?
+        } else {
+            let wanted = Wanted {
+                want,
+                options,
+                progress,
+            };
+            let prepared = self.prepare(base.as_ref(), &plan, wanted, source, seeds);
+            let (tally, journal) = prepared.inspect_err(|_| {
+                // What is left is worth nothing, and opening the folder deletes it at the latest.
+                let _ = discard(&self.folder);
+            })?;
+            self.pending = true;
+            (tally, self.commit(&journal, &inspection, wanted)?)
+        };
+        drop(base);
+        self.held = Some(held);
+        self.pending = false;
+        let seconds = started.elapsed().as_secs_f64();
+        let proof = options.proof;
+        Ok(outcome((from, want), proof, tally, seconds, repaired))
+    }
+
+    /// Complete or undo what a crash left, and read the state.
+    fn recover(&mut self) -> Result<()> {
+        self.held = match Journal::open(&self.folder)? {
+            Some(journal) => {
+                let stats = Held::load_stats(&self.folder)?;
+                let commit = Commit::new(&self.folder, &journal, stats, &self.fault);
+                Some(commit.replay(&journal)?)
+            }
+            None => Held::load(&self.folder)?,
+        };
+        discard(&self.folder)?;
+        self.pending = false;
+        Ok(())
+    }
+
+    /// What is held, unless a failed commit left that open.
+    fn current(&self) -> Option<&Held> {
+        self.held.as_ref().filter(|_| !self.pending)
+    }
+
+    /// Fail if the folder holds more than `only`, which would then be deleted.
+    fn check_restriction(&self, only: Option<&TreePath>) -> Result<()> {
+        let (Some(held), Some(only)) = (&self.held, only) else {
+            return Ok(());
+        };
+        match held
+            .files
+            .keys()
+            .find(|path| !is_selected(path, Some(only)))
+        {
+            None => Ok(()),
+            Some(other) => Err(ClientError::Invalid {
+                what: format!(
+                    "the replica {} holds more than {only}, {other} for one; pull {only} into another folder",
+                    self.path().display()
+                ),
+            }),
+        }
+    }
+
+    /// What others changed; an error unless it is to be repaired.
+    fn find_problems(
+        &self,
+        inspection: &Inspection,
+        plan: &Plan<'_>,
+        want: &Snapshot,
+        repair: bool,
+    ) -> Result<Vec<String>> {
+        let mut problems = inspection.problems.clone();
+        problems.extend(find_obstacles(
+            &self.folder,
+            plan,
+            self.held.as_ref(),
+            want,
+        )?);
+        if problems.is_empty() || repair {
+            return Ok(problems);
+        }
+        Err(ClientError::Modified {
+            path: self.path().to_owned(),
+            what: problems,
+        })
+    }
+
+    /// Note that the files, which hold `want`, look as they do now.
+    fn refresh(
+        &self,
+        inspection: &Inspection,
+        plan: &Plan<'_>,
+        want: &Snapshot,
+        options: &PullOptions,
+    ) -> Result<(Tally, Held)> {
+        let stat = |path: &TreePath| (path.clone(), inspection.stats.get(path).copied());
+        let held = Held {
+            snapshot: want.clone(),
+            labels: options.labels(),
+            files: plan.paths.iter().map(stat).collect(),
+        };
+        let same = |old: &&Held| old.files == held.files && old.labels == held.labels;
+        if self.held.as_ref().filter(same).is_none() {
+            held.save_state(&self.folder)?;
+        }
+        let tally = Tally {
+            unchanged: plan.unchanged,
+            ..Tally::default()
+        };
+        Ok((tally, held))
+    }
+
+    /// Everything up to the complete journal.
+    fn prepare(
+        &self,
+        base: Option<&Base<'_>>,
+        plan: &Plan<'_>,
+        wanted: Wanted<'_>,
+        source: &dyn Source,
+        seeds: Seeds,
+    ) -> Result<(Tally, Journal)> {
+        let Wanted {
+            want,
+            options,
+            progress,
+        } = wanted;
+        let target = Target {
+            snapshot: want.clone(),
+            labels: options.labels(),
+        };
+        let preparation = Preparation::new((&self.folder, base), want, plan, target, progress)?;
+        let (journal, tally) = preparation.run(source, seeds)?;
+        if let Some(base) = base {
+            self.check_still(base, plan, want)?;
+        }
+        check_cancelled(progress)?;
+        (self.fault)("journal")?;
+        Ok((tally, journal.finish()?))
+    }
+
+    /// Apply the complete journal and forget it.
+    fn commit(
+        &self,
+        journal: &Journal,
+        inspection: &Inspection,
+        wanted: Wanted<'_>,
+    ) -> Result<Held> {
+        let stats = inspection.stats.clone();
+        let commit = Commit::new(&self.folder, journal, stats, &self.fault);
+        let held = commit.run(journal, wanted.options.proof, wanted.progress)?;
+        discard(&self.folder)?;
+        Ok(held)
+    }
+
+    /// Fail if a file that is about to be changed in place was touched since it was inspected, or may not be written.
+    fn check_still(&self, base: &Base<'_>, plan: &Plan<'_>, want: &Snapshot) -> Result<()> {
+        for (number, _) in plan.weight_files.iter().filter(|(_, file)| file.in_place) {
+            let path = &want.schema.files[*number].path;
+            let (_, location) = self.folder.open(path, true)?;
+            if self.folder.stat(path).as_ref() != base.inspection.stats.get(path) {
+                return Err(ClientError::Changed {
+                    path: location,
+                    how: "changed during the pull",
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a pull is to reach, and how.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    want: &'a Snapshot,
+    options: &'a PullOptions,
+    progress: &'a dyn Progress,
+}
+
+impl PullOptions {
+    fn labels(&self) -> Labels {
+        Labels {
+            repo: self.repo.clone(),
+            revision: self.revision.clone(),
+            path: self.path.clone(),
+        }
+    }
+}
+
+fn outcome(
+    (from, want): (Option<Version>, &Snapshot),
+    proof: Proof,
+    tally: Tally,
+    seconds: f64,
+    repaired: Vec<String>,
+) -> PullOutcome {
+    PullOutcome {
+        from,
+        to: want.commit.version,
+        received_bytes: tally.received_bytes,
+        changed: tally.changed,
+        patched: tally.patched,
+        whole: tally.whole,
+        unchanged: tally.unchanged,
+        seeded: tally.seeded,
+        seconds,
+        proof,
+        repaired,
+    }
+}
+
+/// Fail if the wanted version has nothing of the part that is asked for.
+fn check_selection(plan: &Plan<'_>, want: &Snapshot, only: Option<&TreePath>) -> Result<()> {
+    match only {
+        Some(only) if plan.paths.is_empty() => Err(ClientError::Invalid {
+            what: format!("{} has no file or folder {only}", want.commit.version),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the journal of the replica at `path` is complete, so that tests can ask without opening the replica.
+#[cfg(test)]
+pub(crate) fn journal_is_complete(path: &Path) -> Result<bool> {
+    let folder = Folder::lock(path, false)?;
+    Ok(Journal::open(&folder)?.is_some())
+}

@@ -1,0 +1,103 @@
+//! Tests against histories in memory, built from the formats alone.
+
+#![allow(clippy::unwrap_used)]
+
+mod checkpoint;
+mod crash;
+mod damage;
+mod hostile;
+mod model;
+mod pull;
+mod seeds;
+
+use crate::replica::FaultPoint;
+use crate::{ClientError, PullOptions, PullOutcome, ReplicaFolder, Result};
+use deltaic_format::object::FileMode;
+use deltaic_format::progress::Silent;
+use model::{History, Version};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Path, bytes and mode of every file.
+type Files = BTreeMap<String, (Vec<u8>, FileMode)>;
+
+/// Every file in `folder`, `.deltaic` aside.
+fn files_in(folder: &Path) -> Files {
+    fn collect(root: &Path, within: &Path, files: &mut Files) {
+        for entry in fs::read_dir(within).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap();
+            if name == ".deltaic" {
+                continue;
+            }
+            if path.is_dir() {
+                collect(root, &path, files);
+                continue;
+            }
+            let mode = match path.metadata().unwrap().permissions().mode() & 0o100 {
+                0 => FileMode::Plain,
+                _ => FileMode::Executable,
+            };
+            files.insert(name.to_owned(), (fs::read(&path).unwrap(), mode));
+        }
+    }
+    let mut files = Files::new();
+    collect(folder, folder, &mut files);
+    files
+}
+
+/// Fail unless `folder` holds exactly the files of `version`; says which one differs, not how.
+#[track_caller]
+fn assert_holds(folder: &Path, version: &Version) {
+    let found = files_in(folder);
+    let names: Vec<_> = found.keys().collect();
+    assert_eq!(names, version.files.keys().collect::<Vec<_>>());
+    for (name, file) in &found {
+        assert!(*file == version.files[name], "{name} differs");
+    }
+}
+
+/// Open the replica at `folder` and pull version `version` of `history` with defaults.
+fn pull(folder: &Path, history: &History, version: usize) -> Result<PullOutcome> {
+    pull_with(folder, history, version, &PullOptions::default())
+}
+
+fn pull_with(
+    folder: &Path,
+    history: &History,
+    version: usize,
+    options: &PullOptions,
+) -> Result<PullOutcome> {
+    let mut replica = ReplicaFolder::open_or_create(folder)?;
+    let want = &history.versions[version].snapshot;
+    replica.pull(history, want, options, &Silent)
+}
+
+fn repair() -> PullOptions {
+    PullOptions {
+        repair: true,
+        ..PullOptions::default()
+    }
+}
+
+/// The error of a result, whose value has no debug form.
+#[track_caller]
+fn error_of<T>(result: Result<T>) -> ClientError {
+    match result {
+        Ok(_) => panic!("an error was expected"),
+        Err(error) => error,
+    }
+}
+
+/// A fault at step `at`, counted from 0.
+fn fault_at(at: usize) -> FaultPoint {
+    let steps = std::sync::atomic::AtomicUsize::new(0);
+    Box::new(
+        move |_| match steps.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            step if step >= at => Err(ClientError::Interrupted),
+            _ => Ok(()),
+        },
+    )
+}
