@@ -229,7 +229,6 @@ fn check_entry(
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Entry {
     dtype: String,
     shape: Vec<u64>,
@@ -258,7 +257,7 @@ impl<'de> Deserialize<'de> for Entries {
                         entries.push((name, map.next_value()?));
                         continue;
                     }
-                    let Metadata = map.next_value()?;
+                    let _: Option<Metadata> = map.next_value()?;
                     if std::mem::replace(&mut metadata, true) {
                         return Err(A::Error::custom("__metadata__ stands there twice"));
                     }

@@ -218,7 +218,6 @@ impl Store {
     ) -> Result<CommitOutcome> {
         let _writing = self.writer();
         Commit::check_texts(&request.message, &request.meta).map_err(invalid)?;
-        let written_before = self.database().written();
         let parent = self.parent_of(request)?.ok_or_else(|| {
             StoreError::not_found("branch", format!("{} of {}", request.branch, request.repo))
         })?;

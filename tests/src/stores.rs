@@ -1,0 +1,167 @@
+//! Stores as users have them: a folder, and the `deltaic` program working on it.
+
+use crate::program;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A store in a scratch folder, removed when dropped, with room beside it for replicas and exports.
+#[derive(Debug)]
+pub struct ScratchStore {
+    folder: TempDir,
+}
+
+impl ScratchStore {
+    /// An empty store.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made.
+    pub fn new() -> Self {
+        let folder = TempDir::new().expect("a scratch folder can be made");
+        let store = Self { folder };
+        store.json(&["init"]);
+        store
+    }
+
+    /// A path in the scratch folder, as text.
+    pub fn place(&self, name: &str) -> String {
+        self.path(name)
+            .to_str()
+            .expect("scratch paths are UTF-8")
+            .to_owned()
+    }
+
+    /// A path in the scratch folder.
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The program on this store.
+    pub fn command(&self, args: &[&str]) -> Command {
+        command_on(&self.place("store"), args)
+    }
+
+    /// Run to the end.
+    ///
+    /// # Panics
+    ///
+    /// If the program cannot be started.
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the program starts")
+    }
+
+    /// Run a command that succeeds, and read what it prints.
+    ///
+    /// # Panics
+    ///
+    /// If it fails or prints no JSON.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let output = self.run(args);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{args:?} failed: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?} printed {text:?}: {e}"))
+    }
+
+    /// Run a command that fails with exit code `code`; returns the error's message.
+    ///
+    /// # Panics
+    ///
+    /// If it succeeds, fails in another way, or prints no error with a message and a hint.
+    pub fn fails(&self, code: i32, args: &[&str]) -> String {
+        let output = self.run(args);
+        let text = String::from_utf8_lossy(&output.stdout);
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}{talk}");
+        let error: Value = serde_json::from_str(&text)
+            .unwrap_or_else(|e| panic!("{args:?} printed {text:?}: {e}"));
+        let field = |name: &str| error["error"][name].as_str().unwrap_or_default().to_owned();
+        assert!(
+            !field("kind").is_empty() && !field("hint").is_empty(),
+            "{args:?}: {text}"
+        );
+        field("message")
+    }
+
+    /// Commit a checkpoint to `repo`.
+    ///
+    /// # Panics
+    ///
+    /// If that fails.
+    pub fn commit(&self, repo: &str, checkpoint: &Path) -> Value {
+        let path = checkpoint.to_str().expect("checkpoint paths are UTF-8");
+        self.json(&["commit", repo, path, "-m", "step"])
+    }
+
+    /// The store checks out, every byte of it read.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    pub fn verify(&self) {
+        let report = self.json(&["verify", "--read-data"]);
+        assert_eq!(report["ok"], true, "{report}");
+    }
+}
+
+/// The program on the store at `store`, answering in JSON.
+pub fn command_on(store: &str, args: &[&str]) -> Command {
+    let mut command = program::command();
+    command
+        .args(["--store", store, "--json", "--progress", "none"])
+        .args(args);
+    command
+}
+
+impl Default for ScratchStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Two folders hold the same files with the same bytes, the replica's own records apart.
+///
+/// # Panics
+///
+/// If they do not, naming a file that differs.
+pub fn assert_same_files(found: &Path, expected: &Path) {
+    let list = |root: &Path| {
+        let mut files = std::collections::BTreeMap::new();
+        let mut folders = vec![root.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).expect("the folder can be listed") {
+                let path = entry.expect("it can be listed").path();
+                let name = path.strip_prefix(root).expect("it lies below").to_owned();
+                if name == Path::new(".deltaic") {
+                    continue;
+                }
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    files.insert(name, path);
+                }
+            }
+        }
+        files
+    };
+    let (found, expected) = (list(found), list(expected));
+    assert!(
+        found.keys().eq(expected.keys()),
+        "{:?} against {:?}",
+        found.keys(),
+        expected.keys()
+    );
+    for (name, path) in &expected {
+        let read = |path: &Path| std::fs::read(path).expect("the file can be read");
+        assert!(
+            read(path) == read(&found[name]),
+            "{} differs",
+            name.display()
+        );
+    }
+}
