@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum StoreError {
     /// Something that was named is not there.
-    #[error("{kind} {name} not found")]
+    #[error("there is no {kind} {name}")]
     NotFound {
         /// `"repository"`, `"branch"`, `"tag"`, `"version"`, `"commit"`, `"store"`, `"file"` or `"tensor"`.
         kind: &'static str,

@@ -4,12 +4,12 @@ use crate::contents::Contents;
 use crate::error::{Result, StoreError};
 use crate::graph::Route;
 use crate::records::ContentKey;
-use crate::set_builder::SetBuilder;
 use deltaic_format::ElementClass;
 use deltaic_format::fetch::{Delivery, FetchPlan, PieceRef, TensorWish};
 use deltaic_format::object::{Snapshot, TensorView};
 use deltaic_format::patch::{Changes, PIECE_ELEMENTS, piece_count, piece_len};
-use deltaic_format::patch_set;
+use deltaic_format::patch_set::{self, SetBuilder};
+use deltaic_format::progress::Progress;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
@@ -64,9 +64,15 @@ impl Contents {
     }
 
     /// The same, with the patches composed and encoded to know their bytes exactly.
-    pub(crate) fn plan_exactly(&self, want: &Snapshot, wishes: &[TensorWish]) -> Result<FetchPlan> {
+    pub(crate) fn plan_exactly(
+        &self,
+        want: &Snapshot,
+        wishes: &[TensorWish],
+        progress: &dyn Progress,
+    ) -> Result<FetchPlan> {
         let mut plan = self.plan(want, wishes)?;
         let jobs = self.jobs(want, wishes)?;
+        progress.phase("composing", Some(plan.bytes));
         plan.bytes = 0;
         for job in jobs
             .iter()
@@ -79,7 +85,11 @@ impl Contents {
             .filter(|job| matches!(job.answer, Answer::Patch(_)));
         self.deliver(&patches.collect::<Vec<_>>(), &mut |delivery| {
             plan.bytes += delivery.len();
-            Ok::<_, StoreError>(())
+            progress.advance(delivery.len());
+            match progress.cancelled() {
+                true => Err(StoreError::Interrupted),
+                false => Ok(()),
+            }
         })?;
         Ok(plan)
     }

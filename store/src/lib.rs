@@ -25,7 +25,6 @@ mod packs;
 mod records;
 mod refs;
 mod revision;
-mod set_builder;
 mod stats;
 mod store;
 mod verify;

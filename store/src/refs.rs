@@ -308,7 +308,7 @@ impl Store {
             at = *commit.parents.first().ok_or_else(|| {
                 StoreError::not_found(
                     "version",
-                    format!("{selector} of {repo}: history is shorter"),
+                    format!("{selector} of {repo}: its history is shorter"),
                 )
             })?;
         }
@@ -392,7 +392,7 @@ impl Store {
             let at = record.version;
             StoreError::not_found(
                 "version",
-                format!("{version} of {repo}@{branch}, which is at {at},"),
+                format!("{version} of {repo}@{branch}, which is at {at}"),
             )
         })
     }

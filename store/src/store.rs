@@ -10,6 +10,7 @@ use deltaic_format::ElementClass;
 use deltaic_format::fetch::{Delivery, FetchPlan, TensorWish};
 use deltaic_format::ids::{CommitId, FileId, TensorId};
 use deltaic_format::object::{CanonicalObject, Commit, Schema, Snapshot, Tree};
+use deltaic_format::progress::Progress;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -151,9 +152,14 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If stored data is damaged.
-    pub fn plan_exactly(&self, want: &Snapshot, wishes: &[TensorWish]) -> Result<FetchPlan> {
-        self.contents.plan_exactly(want, wishes)
+    /// If stored data is damaged, or the caller stops.
+    pub fn plan_exactly(
+        &self,
+        want: &Snapshot,
+        wishes: &[TensorWish],
+        progress: &dyn Progress,
+    ) -> Result<FetchPlan> {
+        self.contents.plan_exactly(want, wishes, progress)
     }
 
     /// Send what turns the contents that `wishes` says are held into those of `want`, in bounded parts.

@@ -259,7 +259,9 @@ fn a_fetch_leads_from_any_version_to_any_other() {
             let plan = store.plan(&snapshots[to], &wishes).expect("plan");
             assert_eq!(plan.longest_path, from.abs_diff(to) as u64);
             assert!(received <= plan.bytes + 200, "{received} {plan:?}");
-            let exact = store.plan_exactly(&snapshots[to], &wishes).expect("plan");
+            let exact = store
+                .plan_exactly(&snapshots[to], &wishes, &Silent)
+                .expect("plan");
             assert_eq!(exact.bytes, received);
         }
     }

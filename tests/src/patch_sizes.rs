@@ -6,7 +6,7 @@ use crate::weights::{self, Density, Stream, Update};
 use deltaic_format::ElementClass;
 use deltaic_format::Result;
 use deltaic_format::patch::{Changes, Patch, piece_len};
-use deltaic_format::patch_set::{self, MAX_ENCODED_ELEMENTS};
+use deltaic_format::patch_set::{ClosedSet, SetBuilder};
 use std::collections::BTreeMap;
 
 /// What patch sets take.
@@ -26,30 +26,11 @@ pub struct SetSizes {
     pub overhead: u64,
 }
 
-/// A set is closed once it holds this many members or changes, as a store does it.
-const MAX_MEMBERS: usize = 4096;
-const MAX_CHANGES: u64 = 1 << 20;
-
-/// Gathers members and encodes a set for each class once it is large enough.
+/// Gathers members in sets of each class, as a store does.
 #[derive(Debug, Default)]
 pub struct SetGrouper {
-    open: BTreeMap<ElementClass, OpenSet>,
+    open: BTreeMap<ElementClass, SetBuilder<u32>>,
     sizes: SetSizes,
-}
-
-#[derive(Debug, Default)]
-struct OpenSet {
-    elements: u64,
-    changes: u64,
-    members: Vec<(u32, Changes)>,
-}
-
-impl OpenSet {
-    fn is_full_for(&self, elements: u32) -> bool {
-        self.elements + u64::from(elements) > MAX_ENCODED_ELEMENTS
-            || self.changes >= MAX_CHANGES
-            || self.members.len() >= MAX_MEMBERS
-    }
 }
 
 impl SetGrouper {
@@ -59,27 +40,11 @@ impl SetGrouper {
     ///
     /// If a set cannot be encoded.
     pub fn add(&mut self, class: ElementClass, elements: u32, changes: Changes) -> Result<()> {
-        let open = self.open.entry(class).or_default();
+        let open = (self.open.entry(class)).or_insert_with(|| SetBuilder::new(class));
         if open.is_full_for(elements) {
-            let full = std::mem::take(open);
-            self.close(class, &full)?;
+            self.sizes.count(open.close()?);
         }
-        let open = self.open.entry(class).or_default();
-        open.elements += u64::from(elements);
-        open.changes += changes.len();
-        open.members.push((elements, changes));
-        Ok(())
-    }
-
-    fn close(&mut self, class: ElementClass, set: &OpenSet) -> Result<()> {
-        let members: Vec<_> = set.members.iter().map(|(n, c)| (*n, c)).collect();
-        let encoded = patch_set::encode(class, &members)?;
-        self.sizes.sets += 1;
-        self.sizes.members += members.len() as u64;
-        self.sizes.elements += set.elements;
-        self.sizes.changed += set.changes;
-        self.sizes.bytes += encoded.bytes.len() as u64;
-        self.sizes.overhead += encoded.overhead;
+        open.push(elements, changes, elements);
         Ok(())
     }
 
@@ -89,10 +54,22 @@ impl SetGrouper {
     ///
     /// If a set cannot be encoded.
     pub fn finish(mut self) -> Result<SetSizes> {
-        for (class, set) in std::mem::take(&mut self.open) {
-            self.close(class, &set)?;
+        for open in self.open.values_mut() {
+            self.sizes.count(open.close()?);
         }
         Ok(self.sizes)
+    }
+}
+
+impl SetSizes {
+    fn count(&mut self, set: Option<ClosedSet<u32>>) {
+        let Some(set) = set else { return };
+        self.sets += 1;
+        self.members += set.members.len() as u64;
+        self.elements += set.members.iter().map(|m| u64::from(m.1)).sum::<u64>();
+        self.changed += set.members.iter().map(|m| m.0.len()).sum::<u64>();
+        self.bytes += set.encoded.bytes.len() as u64;
+        self.overhead += set.encoded.overhead;
     }
 }
 

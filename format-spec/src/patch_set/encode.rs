@@ -7,9 +7,6 @@ use crate::dtype::ElementClass;
 use crate::error::{FormatError, Result};
 use crate::patch::{Changes, PIECE_ELEMENTS};
 
-/// A caller should close a patch set once its members hold this many elements.
-pub const MAX_ENCODED_ELEMENTS: u64 = 1 << 24;
-
 /// Below this share of changed elements the longest blocks are smaller and still decode in parallel.
 const SPARSE: f64 = 0.003;
 

@@ -1,13 +1,15 @@
 //! Patch sets: the changes of many tensors' pieces in one encoded value (SPEC.md §6).
 //!
-//! [`encode`] writes one, [`PatchSetReader`] reads one; `block` is the plain coding of a block.
+//! [`encode`] writes one, [`SetBuilder`] gathers what goes into one, [`PatchSetReader`] reads one; `block` is the plain coding of a block.
 
 mod block;
+mod builder;
 mod decode;
 mod encode;
 
+pub use builder::{ClosedSet, SetBuilder};
 pub use decode::PatchSetReader;
-pub use encode::{EncodedPatchSet, MAX_ENCODED_ELEMENTS, encode};
+pub use encode::{EncodedPatchSet, encode};
 
 /// Name of the format in errors.
 const WHAT: &str = "patch set";

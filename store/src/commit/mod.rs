@@ -287,14 +287,21 @@ impl Store {
             Some(Expect::Commit(id)) => Some(id),
         };
         if expected != stands {
-            let words = |id: Option<CommitId>| id.map_or("no commit".to_owned(), |id| id.short());
-            return Err(StoreError::Conflict {
-                what: format!(
-                    "{repo}@{branch} stands at {}, not at {} as expected",
-                    words(stands),
-                    words(expected)
-                ),
-            });
+            let at = format!("{repo}@{branch}");
+            let what = match (stands, expected) {
+                (Some(stands), Some(expected)) => {
+                    format!(
+                        "{at} stands at {}, not at {} as expected",
+                        stands.short(),
+                        expected.short()
+                    )
+                }
+                (Some(stands), None) => {
+                    format!("{at} has commits already; it stands at {}", stands.short())
+                }
+                (None, _) => format!("{at} has no commit yet, which was not expected"),
+            };
+            return Err(StoreError::Conflict { what });
         }
         match stands {
             None if self.retired(repo, branch)?.is_some() => Err(StoreError::Conflict {

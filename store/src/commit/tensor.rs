@@ -8,13 +8,13 @@ use crate::database::{Batch, Table};
 use crate::error::{Result, StoreError};
 use crate::packs::PackWriter;
 use crate::records::{ContentKey, ContentRecord, EdgeRecord, PieceLocation, edge_key};
-use crate::set_builder::SetBuilder;
 use deltaic_format::ids::{PatchId, TensorId};
 use deltaic_format::object::TensorEntry;
 use deltaic_format::patch::{
     Changes, PIECE_ELEMENTS, PatchHasher, Touched, apply, diff, piece_count, piece_len, touched,
 };
-use deltaic_format::{ElementClass, Moments, patch_set};
+use deltaic_format::patch_set::{self, SetBuilder};
+use deltaic_format::{ElementClass, Moments};
 use std::collections::BTreeMap;
 
 /// From this share of changed elements on, patch and base are both made and compared.

@@ -133,7 +133,7 @@ fn paths_that_are_no_checkpoint_are_refused() {
         &["a\\\\b"],
     );
     has(
-        &store.fails(1, &["commit", "run", &store.place("absent")]),
+        &store.fails(NOT_FOUND, &["commit", "run", &store.place("absent")]),
         &["absent"],
     );
     let log = store.json(&["log", "run"]);

@@ -35,7 +35,7 @@ fn every_dtype() -> Vec<NamedTensor> {
             .enumerate()
         {
             let values: u64 = shape.iter().product();
-            if values * dtype.bits() % 8 != 0 {
+            if !(values * dtype.bits()).is_multiple_of(8) {
                 continue;
             }
             tensors.push(NamedTensor {

@@ -312,7 +312,8 @@ fn missing_keys_are_refused() {
 
 #[test]
 fn what_the_package_reads_past_is_read_past() {
-    let header = br#"{"__metadata__":null,"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2],"stride":1}}"#;
+    let header =
+        br#"{"__metadata__":null,"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2],"stride":1}}"#;
     let layout = parse_header(header, 2).unwrap();
     assert_eq!(layout.tensors.len(), 1);
 }

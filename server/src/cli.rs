@@ -1,0 +1,193 @@
+//! The command line: flags that apply everywhere, and the commands.
+
+use crate::commands::{
+    branch, commit, completions, demo, diff, doctor, export, init, log, man, plan, pull, repo,
+    revert, show, stats, tag, verify,
+};
+use crate::output::ColorChoice;
+use crate::progress::ProgressChoice;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const LONG_ABOUT: &str = "\
+Deltaic keeps versions of model weights, as git keeps versions of source code. A trainer commits one \
+version after the other; whoever holds version M asks for version N and gets one exact, composed patch.";
+
+const AFTER_HELP: &str = "\
+Examples:
+  deltaic init                          make a store in .deltaic-store
+  deltaic commit acme/policy ckpt/      commit a checkpoint folder
+  deltaic pull acme/policy -o replica/  patch replica/ to the newest version
+  deltaic demo                          see all of it on made-up weights
+
+Revisions: REPO (its branch main), REPO@BRANCH, REPO@main~3, REPO@v42 (of main),
+  REPO@BRANCH:v42, REPO@step=1200 (metadata), REPO@TAG, REPO@ID (its beginning).
+
+Configuration: a flag comes first, then DELTAIC_STORE, then the config file
+  ($DELTAIC_CONFIG, or deltaic/config.toml in $XDG_CONFIG_HOME or ~/.config;
+  keys: store, color, progress), then the default.
+  The default store is .deltaic-store in the working directory.
+
+Exit codes: 0 ok, 1 error, 2 usage, 10 not found, 11 conflict, 12 access denied,
+  13 corrupt, 14 pruned, 15 no space, 16 unavailable, 130 interrupted.";
+
+/// A versioned store for model weights.
+#[derive(Debug, Parser)]
+#[command(
+    name = "deltaic",
+    bin_name = "deltaic",
+    version,
+    long_about = LONG_ABOUT,
+    after_help = AFTER_HELP,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// What applies to every command.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct GlobalArgs {
+    /// Use the store in this folder.
+    #[arg(long, global = true, env = "DELTAIC_STORE", hide_env_values = true, value_name = "DIR",
+          value_parser = OsStringValueParser::new().map(PathBuf::from))]
+    pub store: Option<PathBuf>,
+    /// Print one JSON document instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print nothing but data and errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print more: whole ids, every tensor.
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Say when to use colors (NO_COLOR is respected).
+    #[arg(long, global = true, value_name = "WHEN")]
+    pub color: Option<ColorChoice>,
+    /// Say how to show progress.
+    #[arg(long, global = true, value_name = "HOW")]
+    pub progress: Option<ProgressChoice>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs)]
+pub enum Command {
+    Init(init::InitArgs),
+    Commit(commit::CommitArgs),
+    Log(log::LogArgs),
+    Show(show::ShowArgs),
+    Diff(diff::DiffArgs),
+    Plan(plan::PlanArgs),
+    Export(export::ExportArgs),
+    Pull(pull::PullArgs),
+    Revert(revert::RevertArgs),
+    Branch(branch::BranchArgs),
+    Tag(tag::TagArgs),
+    Repo(repo::RepoArgs),
+    Verify(verify::VerifyArgs),
+    Stats(stats::StatsArgs),
+    Demo(demo::DemoArgs),
+    Doctor(doctor::DoctorArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_a_full_sentence_and_an_example() {
+        fn check(command: &clap::Command) {
+            for sub in command.get_subcommands() {
+                let name = sub.get_name();
+                let about = sub.get_about().map(ToString::to_string);
+                assert!(about.is_some_and(|a| a.len() > 20), "{name}: about");
+                if sub.has_subcommands() {
+                    check(sub);
+                } else {
+                    let help = sub.get_after_help().map(ToString::to_string);
+                    assert!(
+                        help.is_some_and(|h| h.contains("deltaic ")),
+                        "{name}: example"
+                    );
+                }
+                for argument in sub.get_arguments().filter(|a| a.get_id() != "help") {
+                    let help = argument.get_help().map(ToString::to_string);
+                    assert!(help.is_some(), "{name}: help of {}", argument.get_id());
+                }
+            }
+        }
+        check(&Cli::command());
+    }
+
+    fn parses(line: &str) -> bool {
+        Cli::try_parse_from(line.split_whitespace()).is_ok()
+    }
+
+    #[test]
+    fn the_forms_of_the_design_are_understood() {
+        for line in [
+            "deltaic init",
+            "deltaic init s --json",
+            "deltaic --store s commit acme/policy ckpt -m hello --meta step=1 --meta a=b --expect none",
+            "deltaic commit acme/policy@dev ckpt --expect dev:v3",
+            "deltaic log acme/policy@main~3 -n 5",
+            "deltaic show acme/policy@v42:model.safetensors",
+            "deltaic diff acme/policy@v1..v3",
+            "deltaic diff acme/policy@v1",
+            "deltaic plan acme/policy v1 v3",
+            "deltaic plan acme/policy none main",
+            "deltaic export acme/policy@step=1200 -o out --force",
+            "deltaic pull acme/policy -o r --seed a --seed b --proof touched --repair",
+            "deltaic revert acme/policy@main v3 -m back",
+            "deltaic branch create acme/policy dev main~3",
+            "deltaic branch list acme/policy",
+            "deltaic tag delete acme/policy best",
+            "deltaic repo list --progress none --color never -q",
+            "deltaic verify --read-data",
+            "deltaic verify --read-data=5",
+            "deltaic verify replica --json",
+            "deltaic stats",
+            "deltaic stats acme/policy -v",
+            "deltaic demo --params 10M --commits 4 --keep",
+            "deltaic completions bash",
+            "deltaic man -o man",
+        ] {
+            assert!(parses(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "deltaic",
+            "deltaic comit acme/policy ckpt",
+            "deltaic commit acme/../policy ckpt",
+            "deltaic commit acme/policy ckpt --meta step",
+            "deltaic diff acme/policy",
+            "deltaic pull acme/policy",
+            "deltaic branch create acme/policy v3",
+            "deltaic verify --read-data=0",
+            "deltaic stats -q -v",
+            "deltaic demo --commits 0",
+        ] {
+            assert!(!parses(line), "{line}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! `deltaic doctor`: whether this machine and its store are fit for work.
+
+use crate::output::{Answer, Page};
+use crate::report::{Failure, Kind, Result};
+use crate::session::Session;
+use crate::units;
+use clap::Args;
+use deltaic_gpu::{DeviceInfo, GpuError};
+use serde::Serialize;
+use std::fs::{File, TryLockError};
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Less free disk space than this deserves a warning.
+const LITTLE_SPACE: u64 = 10 << 30;
+
+/// Check this machine and the store: processor, CUDA, disk space, file system, and whether the store opens.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltaic doctor
+  deltaic --store /data/store doctor --json")]
+pub struct DoctorArgs {}
+
+/// How a check went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    status: Status,
+    detail: String,
+}
+
+impl Check {
+    fn new(name: &'static str, status: Status, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Self {
+            name,
+            status,
+            detail,
+        }
+    }
+
+    fn of(name: &'static str, result: Result<String, String>) -> Self {
+        match result {
+            Ok(detail) => Self::new(name, Status::Ok, detail),
+            Err(detail) => Self::new(name, Status::Fail, detail),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Diagnosis {
+    ok: bool,
+    version: &'static str,
+    checks: Vec<Check>,
+}
+
+impl Answer for Diagnosis {
+    fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
+        for check in &self.checks {
+            let status = match check.status {
+                Status::Ok => page.paint.green("ok  "),
+                Status::Warn => page.paint.yellow("warn"),
+                Status::Fail => page.paint.red("fail"),
+            };
+            page.line(&format!("{status}  {:<12}{}", check.name, check.detail))?;
+        }
+        Ok(())
+    }
+}
+
+/// Run the command.
+///
+/// # Errors
+///
+/// If the answer cannot be written.
+pub fn run(_args: &DoctorArgs, session: &Session) -> Result<ExitCode> {
+    let mut checks = vec![
+        Check::new("version", Status::Ok, env!("CARGO_PKG_VERSION")),
+        processor(),
+        cuda(),
+    ];
+    checks.extend(store_checks(session));
+    let ok = checks.iter().all(|check| check.status != Status::Fail);
+    session.answer(&Diagnosis {
+        ok,
+        version: env!("CARGO_PKG_VERSION"),
+        checks,
+    })?;
+    Ok(ExitCode::from(if ok { 0 } else { Kind::Error.code() }))
+}
+
+fn processor() -> Check {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = units::plural(cores as u64, "core", "cores");
+    match vector_units() {
+        units if units.is_empty() => Check::new(
+            "processor",
+            Status::Warn,
+            format!(
+                "{cores}, without the vector instructions that hashing and comparing are fast with"
+            ),
+        ),
+        units => Check::new(
+            "processor",
+            Status::Ok,
+            format!("{cores}, {}", units.join(" ")),
+        ),
+    }
+}
+
+fn cuda() -> Check {
+    let device = |device: &DeviceInfo| format!("{}, {}", device.name, units::bytes(device.memory));
+    match deltaic_gpu::probe() {
+        Ok(devices) if devices.is_empty() => Check::new(
+            "cuda",
+            Status::Warn,
+            "there is a driver but no device: the CPU path serves",
+        ),
+        Ok(devices) => {
+            let devices: Vec<String> = devices.iter().map(device).collect();
+            Check::new("cuda", Status::Ok, devices.join("; "))
+        }
+        // A machine without one is a normal machine.
+        Err(error @ GpuError::NoDriver) => {
+            Check::new("cuda", Status::Ok, format!("{error}: the CPU path serves"))
+        }
+        Err(error) => Check::new(
+            "cuda",
+            Status::Warn,
+            format!("{error}: the CPU path serves"),
+        ),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn vector_units() -> Vec<&'static str> {
+    let units = [
+        ("sse4.1", is_x86_feature_detected!("sse4.1")),
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("bmi2", is_x86_feature_detected!("bmi2")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+        ("avx512bw", is_x86_feature_detected!("avx512bw")),
+    ];
+    units
+        .into_iter()
+        .filter(|unit| unit.1)
+        .map(|unit| unit.0)
+        .collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn vector_units() -> Vec<&'static str> {
+    if cfg!(target_feature = "neon") {
+        vec!["neon"]
+    } else {
+        Vec::new()
+    }
+}
+
+fn store_checks(session: &Session) -> Vec<Check> {
+    let dir = match session.settings.store_dir() {
+        Ok(dir) => dir,
+        Err(failure) => {
+            let detail = format!("{}: {}", failure.message, failure.hint);
+            return vec![Check::new("store", Status::Warn, detail)];
+        }
+    };
+    let store = match session.store() {
+        Ok(store) => store
+            .repos()
+            .map_err(Failure::from)
+            .map(|repos| repos.len()),
+        Err(failure) => Err(failure),
+    };
+    let shown = dir.display();
+    let opens = match &store {
+        Ok(repos) => {
+            let repos = units::plural(*repos as u64, "repository", "repositories");
+            Check::new("store", Status::Ok, format!("{shown} opens, with {repos}"))
+        }
+        // Somebody works with it, which is what it is for.
+        Err(failure) if failure.kind == Kind::Unavailable => {
+            Check::new("store", Status::Warn, &*failure.message)
+        }
+        Err(failure) => Check::new("store", Status::Fail, &*failure.message),
+    };
+    let mut checks = vec![opens];
+    if dir.is_dir() {
+        checks.push(disk_space(&dir));
+        checks.push(Check::of("file system", file_system(&dir)));
+    }
+    checks
+}
+
+fn disk_space(dir: &Path) -> Check {
+    match free_space(dir) {
+        Ok(free) if free < LITTLE_SPACE => Check::new(
+            "disk space",
+            Status::Warn,
+            format!("only {} free", units::bytes(free)),
+        ),
+        Ok(free) => Check::new(
+            "disk space",
+            Status::Ok,
+            format!("{} free", units::bytes(free)),
+        ),
+        Err(error) => Check::new("disk space", Status::Warn, error.to_string()),
+    }
+}
+
+/// Bytes that may still be written to the disk of `dir`.
+pub fn free_space(dir: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(dir)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Whether files are written durably and locks exclude each other, which some network file systems only pretend.
+fn file_system(dir: &Path) -> Result<String, String> {
+    let in_words = |doing: &'static str| move |error: io::Error| format!("{doing}: {error}");
+    let mut file = tempfile::Builder::new()
+        .prefix(".doctor-")
+        .tempfile_in(dir)
+        .map_err(in_words("a file cannot be made"))?;
+    file.write_all(b"written, synced and locked to see that this works")
+        .and_then(|()| file.as_file().sync_all())
+        .map_err(in_words("a file cannot be written and synced"))?;
+    File::open(dir)
+        .and_then(|folder| folder.sync_all())
+        .map_err(in_words("the folder cannot be synced"))?;
+    let other = File::open(file.path()).map_err(in_words("a file cannot be opened"))?;
+    file.as_file()
+        .lock()
+        .map_err(in_words("a file cannot be locked"))?;
+    match other.try_lock() {
+        Err(TryLockError::WouldBlock) => Ok("syncs and locks work".to_owned()),
+        Err(TryLockError::Error(error)) => Err(format!("a file cannot be locked: {error}")),
+        Ok(()) => {
+            Err("two holders can lock one file: use a file system with real locks".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temporary_folder_passes_and_is_left_empty() {
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        assert!(file_system(dir.path()).is_ok());
+        assert!(free_space(dir.path()).is_ok_and(|free| free > 0));
+        let mut left = std::fs::read_dir(dir.path()).expect("the folder is there");
+        assert!(left.next().is_none());
+    }
+
+    #[test]
+    fn a_missing_folder_fails_with_words() {
+        let failure = file_system(Path::new("/nowhere/at/all")).expect_err("it is not there");
+        assert!(failure.starts_with("a file cannot be made"));
+    }
+}

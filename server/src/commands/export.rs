@@ -1,0 +1,121 @@
+//! `deltaic export`: the committed files again, byte for byte.
+
+use crate::embedded::StoreSource;
+use crate::output::{Answer, Page};
+use crate::report::{Failure, Kind, Result};
+use crate::session::Session;
+use crate::units;
+use clap::Args;
+use deltaic_store::RevisionSpec;
+use serde::Serialize;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Write the files of a version to a folder, byte for byte as they were committed.
+///
+/// The folder is an ordinary checkpoint. To follow a branch use `deltaic pull`, which patches in place.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltaic export acme/policy@v42 -o ckpt/               all files of v42
+  deltaic export acme/policy@best:config.json -o ckpt/  one file of a tag")]
+pub struct ExportArgs {
+    /// Repository, revision and, where only part of it is wanted, a file or folder.
+    #[arg(value_name = "REPO[@REV][:PATH]")]
+    revision: RevisionSpec,
+    /// Folder to write to, which is made if it is not there.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Write even if the folder is not empty; files of the same name are replaced.
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Serialize)]
+struct Exported {
+    repo: String,
+    version: u64,
+    commit: String,
+    dir: PathBuf,
+    files: u64,
+    bytes: u64,
+    seconds: f64,
+}
+
+impl Answer for Exported {
+    fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
+        let name = format!("{} v{} {}", self.repo, self.version, &self.commit[..12]);
+        let files = units::plural(self.files, "file", "files");
+        let bytes = units::bytes(self.bytes);
+        let time = crate::demo::seconds(self.seconds);
+        let name = page.paint.yellow(&name);
+        page.line(&format!(
+            "{name} · {files}, {bytes} to {} in {time}",
+            self.dir.display()
+        ))
+    }
+}
+
+/// Run the command.
+///
+/// # Errors
+///
+/// If there is no such revision or path, or the files cannot be written.
+pub fn run(args: &ExportArgs, session: &Session) -> Result<()> {
+    let begun = Instant::now();
+    let store = session.store()?;
+    let RevisionSpec { repo, path, .. } = &args.revision;
+    let snapshot = session.snapshot_of(&store, &args.revision)?;
+    if !args.force {
+        must_be_empty(&args.output)?;
+    }
+    let outcome = deltaic_client::export(
+        &StoreSource(&store),
+        &snapshot,
+        path.as_ref(),
+        &args.output,
+        &session.progress,
+    )?;
+    session.answer(&Exported {
+        repo: repo.to_string(),
+        version: snapshot.commit.version.0,
+        commit: snapshot.id.to_string(),
+        dir: args.output.clone(),
+        files: outcome.files,
+        bytes: outcome.bytes,
+        seconds: begun.elapsed().as_secs_f64(),
+    })
+}
+
+fn must_be_empty(dir: &Path) -> Result<()> {
+    match fs::read_dir(dir) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => {
+                let message = format!("{} is not empty", dir.display());
+                Err(Failure::new(Kind::Conflict, message)
+                    .hint("name another folder, or replace files of the same name with --force"))
+            }
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Failure::file(dir, &error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_empty_or_missing_folder_is_written_to() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        assert!(must_be_empty(dir.path()).is_ok());
+        assert!(must_be_empty(&dir.path().join("new")).is_ok());
+        fs::write(dir.path().join("x"), b"")?;
+        let failure = must_be_empty(dir.path()).expect_err("there is a file");
+        assert_eq!(failure.kind, Kind::Conflict);
+        Ok(())
+    }
+}

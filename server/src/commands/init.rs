@@ -1,0 +1,55 @@
+//! `deltaic init`: make a store.
+
+use crate::output::{Answer, Page};
+use crate::report::Result;
+use crate::session::Session;
+use crate::settings::DEFAULT_STORE;
+use clap::Args;
+use deltaic_store::Store;
+use serde::Serialize;
+use std::io;
+use std::path::PathBuf;
+
+/// Make an embedded store; it is fine if it is there already.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  deltaic init              make a store in .deltaic-store, used by default
+  deltaic init /data/store  make one elsewhere, to be named with --store")]
+pub struct InitArgs {
+    /// Folder of the store [default: what --store names, else .deltaic-store].
+    dir: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Made {
+    store: PathBuf,
+    created: bool,
+}
+
+impl Answer for Made {
+    fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
+        let store = self.store.display();
+        page.line(&if self.created {
+            format!("made an empty store in {store}")
+        } else {
+            format!("there is a store in {store} already")
+        })
+    }
+}
+
+/// Run the command.
+///
+/// # Errors
+///
+/// If the folder cannot become a store.
+pub fn run(args: &InitArgs, session: &Session) -> Result<()> {
+    let given = args.dir.as_ref().or(session.settings.store.as_ref());
+    let dir = given.cloned().unwrap_or_else(|| DEFAULT_STORE.into());
+    let (store, created) = Store::init(&dir)?;
+    let root = store.root();
+    session.answer(&Made {
+        store: root.canonicalize().unwrap_or_else(|_| root.to_owned()),
+        created,
+    })
+}

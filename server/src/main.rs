@@ -1,0 +1,5 @@
+//! The program `deltaic`.
+
+fn main() -> std::process::ExitCode {
+    deltaic_server::main()
+}

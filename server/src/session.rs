@@ -1,0 +1,242 @@
+//! One run of the program: its settings, its outputs, its store.
+
+use crate::interrupt::Interrupt;
+use crate::output::{Answer, Output};
+use crate::progress::Reporter;
+use crate::report::{Failure, Kind, Result, interrupted};
+use crate::settings::Settings;
+use crate::suggest;
+use deltaic_format::ids::CommitId;
+use deltaic_format::name::{BranchName, RepoName, TreePath};
+use deltaic_format::object::Snapshot;
+use deltaic_store::{DEFAULT_BRANCH, RevisionSpec, Selector, Store, StoreError};
+use std::fmt;
+
+/// One run of the program.
+#[derive(Debug)]
+pub struct Session {
+    /// What applies to every command.
+    pub settings: Settings,
+    /// Standard output.
+    pub output: Output,
+    /// Progress on standard error, and the user's wish to stop.
+    pub progress: Reporter,
+    interrupt: Interrupt,
+}
+
+impl Session {
+    /// A run with these settings, which is stopped by `interrupt`.
+    pub fn new(settings: Settings, interrupt: Interrupt) -> Self {
+        Self {
+            output: Output::new(settings.json, settings.color),
+            progress: Reporter::new(settings.progress, interrupt.clone()),
+            settings,
+            interrupt,
+        }
+    }
+
+    /// Open the store that the settings name.
+    ///
+    /// # Errors
+    ///
+    /// If none is named, or it cannot be opened.
+    pub fn store(&self) -> Result<Store> {
+        let dir = self.settings.store_dir()?;
+        Ok(Store::open(&dir)?)
+    }
+
+    /// Write the answer to standard output.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn answer(&self, answer: &impl Answer) -> Result<()> {
+        self.progress.clear();
+        self.output.answer(answer)
+    }
+
+    /// Say something on standard error, unless the user wants quiet.
+    pub fn talk(&self, text: impl fmt::Display) {
+        if !self.settings.quiet {
+            self.progress.clear();
+            eprintln!("{text}");
+        }
+    }
+
+    /// Fail if the user has asked to stop.
+    ///
+    /// # Errors
+    ///
+    /// If so.
+    pub fn go_on(&self) -> Result<()> {
+        if self.interrupt.asked() {
+            return Err(interrupted());
+        }
+        Ok(())
+    }
+
+    /// The commit that a revision names.
+    ///
+    /// # Errors
+    ///
+    /// If there is none; the hint then names what is near.
+    pub fn resolve(&self, store: &Store, repo: &RepoName, selector: &Selector) -> Result<CommitId> {
+        store.resolve(repo, selector).map_err(|error| {
+            let hint = match &error {
+                StoreError::NotFound { .. } => hint_for_missing(store, repo, selector),
+                _ => None,
+            };
+            let failure = Failure::from(error);
+            match hint {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            }
+        })
+    }
+
+    /// The version that a revision names.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve), or if its objects cannot be read.
+    pub fn snapshot(
+        &self,
+        store: &Store,
+        repo: &RepoName,
+        selector: &Selector,
+    ) -> Result<Snapshot> {
+        let id = self.resolve(store, repo, selector)?;
+        Ok(store.snapshot(id)?)
+    }
+
+    /// The version that a revision names, of which the path is checked to be there.
+    ///
+    /// # Errors
+    ///
+    /// As [`snapshot`](Self::snapshot), or if the version has nothing at the path.
+    pub fn snapshot_of(&self, store: &Store, spec: &RevisionSpec) -> Result<Snapshot> {
+        let snapshot = self.snapshot(store, &spec.repo, &spec.selector)?;
+        if let Some(path) = &spec.path {
+            must_hold(&snapshot, spec, path)?;
+        }
+        Ok(snapshot)
+    }
+}
+
+/// Fail if a version has no file at or below a path.
+fn must_hold(snapshot: &Snapshot, spec: &RevisionSpec, path: &TreePath) -> Result<()> {
+    let weight_files = snapshot.weight_files().map(|(spec, _)| &spec.path);
+    let mut files = weight_files.chain(snapshot.files().iter().map(|file| &file.path));
+    if files.any(|file| file.lies_in(path)) {
+        return Ok(());
+    }
+    let revision = format!("{}@{}", spec.repo, spec.selector);
+    let message = format!("{revision} has no file or folder {path}");
+    let hint = format!("list its files with `deltaic show {revision}`");
+    Err(Failure::new(Kind::NotFound, message).hint(hint))
+}
+
+/// The branch of the store that a revision begins at, if it does.
+///
+/// # Errors
+///
+/// If the store cannot be read.
+pub fn branch_of(
+    store: &Store,
+    repo: &RepoName,
+    selector: &Selector,
+) -> Result<Option<BranchName>> {
+    let text = selector.to_string();
+    let first = text.split(['~', ':']).next().unwrap_or_default();
+    // Versions and metadata are looked for on main.
+    let on_main = is_version(first) || text.contains('=');
+    let name = if on_main { DEFAULT_BRANCH } else { first };
+    let found = store.branches(repo)?.into_iter();
+    Ok(found
+        .map(|r| r.branch)
+        .find(|branch| branch.as_str() == name))
+}
+
+/// A repository that must be there.
+///
+/// # Errors
+///
+/// If it is not; the hint then names what is near.
+pub fn existing_repo(store: &Store, repo: &RepoName) -> Result<()> {
+    let repos = store.repos()?;
+    if repos.contains(repo) {
+        return Ok(());
+    }
+    let missing = StoreError::NotFound {
+        kind: "repository",
+        name: repo.to_string(),
+    };
+    let failure = Failure::from(missing);
+    let names = repos.iter().map(RepoName::as_str);
+    Err(match suggest::did_you_mean(repo.as_str(), names) {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    })
+}
+
+/// A failure to find a branch or tag, with a hint that names what is near.
+pub fn missing_name(error: StoreError, name: &BranchName, names: &[BranchName]) -> Failure {
+    let failure = Failure::from(error);
+    if failure.kind != Kind::NotFound {
+        return failure;
+    }
+    match suggest::did_you_mean(name.as_str(), names.iter().map(BranchName::as_str)) {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// A failure to make a branch or tag, with a hint what to do about a name that is taken.
+pub fn taken_name(error: StoreError) -> Failure {
+    let failure = Failure::from(error);
+    if failure.kind != Kind::Conflict {
+        return failure;
+    }
+    failure.hint("choose another name; what has this one can be deleted if it is no longer needed")
+}
+
+fn is_version(text: &str) -> bool {
+    let digits = text.strip_prefix('v').unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What is near a revision that was not found. Failures to read on leave the general hint in place.
+fn hint_for_missing(store: &Store, repo: &RepoName, selector: &Selector) -> Option<String> {
+    if let Err(failure) = existing_repo(store, repo) {
+        return Some(failure.hint);
+    }
+    let branches = store.branches(repo).ok()?;
+    let text = selector.to_string();
+    if text.contains('=') {
+        return Some(format!(
+            "see what metadata versions have with `deltaic log {repo}`"
+        ));
+    }
+    let (name, version) = match text.split_once(':') {
+        Some((name, _)) => (name, true),
+        None if is_version(&text) => (DEFAULT_BRANCH, true),
+        None => (text.split('~').next().unwrap_or_default(), false),
+    };
+    let branch = branches.iter().find(|r| r.branch.as_str() == name);
+    if let (Some(branch), true) = (branch, version || text.contains('~')) {
+        let (branch, newest) = (&branch.branch, branch.version);
+        return Some(format!(
+            "{repo}@{branch} has versions up to {newest}; see `deltaic log {repo}@{branch}`"
+        ));
+    }
+    let tags = store.tags(repo).ok()?;
+    let names = || {
+        let branches = branches.iter().map(|r| r.branch.as_str());
+        branches.chain(tags.iter().map(|tag| tag.name.as_str()))
+    };
+    if let Some(hint) = suggest::did_you_mean(name, names()) {
+        return Some(hint);
+    }
+    let all: Vec<&str> = names().take(8).collect();
+    (!all.is_empty()).then(|| format!("{repo} has the branches and tags {}", all.join(", ")))
+}
