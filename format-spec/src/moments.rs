@@ -25,7 +25,7 @@ const fn run_weight(run: u64) -> u64 {
 }
 
 /// A: the weights within a run, published as data.
-static PRIMES: LazyLock<[u64; RUN]> = LazyLock::new(|| {
+static PRIMES: LazyLock<[u32; RUN]> = LazyLock::new(|| {
     let mut lines = include_str!("../vectors/moment-primes.txt").lines();
     std::array::from_fn(|_| {
         (lines.next().and_then(|line| line.parse().ok()))
@@ -45,7 +45,7 @@ pub(crate) fn second<E: Element>(ord: u64) -> u64 {
 
 /// The weights r(i), quick for indexes that mostly stay within a run.
 pub(crate) struct Weights {
-    primes: &'static [u64; RUN],
+    primes: &'static [u32; RUN],
     run: u64,
     weight: u64,
 }
@@ -68,8 +68,8 @@ impl Weights {
             self.run = run;
             self.weight = run_weight(run);
         }
-        self.weight
-            .wrapping_mul(self.primes[(element % RUN as u64) as usize])
+        let prime = self.primes[(element % RUN as u64) as usize];
+        self.weight.wrapping_mul(u64::from(prime))
     }
 }
 
@@ -96,15 +96,46 @@ impl Moments {
     }
 }
 
+/// Sum whole runs, with the widest vectors that the processor has: the same code, compiled for each.
 fn scan<E: Element>(first_run: u64, bytes: &[u8]) -> Moments {
-    let primes: &[u64; RUN] = &PRIMES;
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        fn scan_avx512<E: Element>(first_run: u64, bytes: &[u8]) -> Moments {
+            scan_runs::<E>(first_run, bytes)
+        }
+
+        #[target_feature(enable = "avx2")]
+        fn scan_avx2<E: Element>(first_run: u64, bytes: &[u8]) -> Moments {
+            scan_runs::<E>(first_run, bytes)
+        }
+
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+        {
+            // SAFETY: the processor has these features.
+            return unsafe { scan_avx512::<E>(first_run, bytes) };
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has this feature.
+            return unsafe { scan_avx2::<E>(first_run, bytes) };
+        }
+    }
+    scan_runs::<E>(first_run, bytes)
+}
+
+#[inline(always)]
+fn scan_runs<E: Element>(first_run: u64, bytes: &[u8]) -> Moments {
+    let primes: &[u32; RUN] = &PRIMES;
     let mut sum = Moments::default();
     for (run, bytes) in bytes.chunks(RUN * E::WIDTH).enumerate() {
         let (mut l, mut q) = (0u64, 0u64);
-        for (word, prime) in bytes.chunks_exact(E::WIDTH).zip(primes) {
+        for (word, &prime) in bytes.chunks_exact(E::WIDTH).zip(primes) {
             let ord = E::ord(E::load(word));
-            l = l.wrapping_add(prime.wrapping_mul(ord));
-            q = q.wrapping_add(prime.wrapping_mul(second::<E>(ord)));
+            l = l.wrapping_add(u64::from(prime).wrapping_mul(ord));
+            q = q.wrapping_add(u64::from(prime).wrapping_mul(second::<E>(ord)));
         }
         let weight = run_weight(first_run + run as u64);
         sum = sum
@@ -159,7 +190,13 @@ mod tests {
                 .expect("primes go on");
             used.push(prime);
         }
-        assert_eq!(used, *PRIMES);
+        assert!(
+            used.iter().eq(PRIMES
+                .iter()
+                .map(|p| u64::from(*p))
+                .collect::<Vec<_>>()
+                .iter())
+        );
         assert!(used.iter().all(|p| *p > 1 << 31 && *p < 1 << 32));
     }
 

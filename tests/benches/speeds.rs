@@ -34,9 +34,9 @@ pub(crate) fn measure() -> Value {
         .map(|i| weights::bf16_weights(elements, i as u64))
         .collect();
     let bytes = (PIECES * pieces[0].len()) as f64;
-    let mut copy = vec![0u8; pieces[0].len()];
+    let mut copies = pieces.clone();
     let memcpy = seconds(|| {
-        for piece in &pieces {
+        for (piece, copy) in pieces.iter().zip(&mut copies) {
             copy.copy_from_slice(black_box(piece));
         }
     });

@@ -33,18 +33,27 @@ pub fn diff(class: ElementClass, old: &[u8], new: &[u8]) -> Result<Changes> {
 
 fn diff_words<E: Element>(old: &[u8], new: &[u8]) -> Changes {
     let mut builder = ChangesBuilder::default();
-    for (stride, (old, new)) in old.chunks(STRIDE).zip(new.chunks(STRIDE)).enumerate() {
-        if old == new {
-            continue;
-        }
-        let first = stride * (STRIDE / E::WIDTH);
-        let words = old.chunks_exact(E::WIDTH).zip(new.chunks_exact(E::WIDTH));
-        for (i, (old, new)) in words.enumerate() {
-            let (old, new) = (E::load(old), E::load(new));
-            if old != new {
-                builder.push((first + i) as u32, E::shift(old, new));
-            }
+    // Arrays compare with a few vector instructions, slices with a call.
+    let (old_strides, old_rest) = old.as_chunks::<STRIDE>();
+    let (new_strides, new_rest) = new.as_chunks::<STRIDE>();
+    for (stride, (old, new)) in old_strides.iter().zip(new_strides).enumerate() {
+        if old != new {
+            push_changes::<E>(&mut builder, stride * STRIDE, old, new);
         }
     }
+    push_changes::<E>(&mut builder, old_strides.len() * STRIDE, old_rest, new_rest);
     builder.finish()
+}
+
+/// Add the changes between words that begin `start` bytes into the piece.
+#[inline(always)]
+fn push_changes<E: Element>(builder: &mut ChangesBuilder, start: usize, old: &[u8], new: &[u8]) {
+    let first = start / E::WIDTH;
+    let words = old.chunks_exact(E::WIDTH).zip(new.chunks_exact(E::WIDTH));
+    for (i, (old, new)) in words.enumerate() {
+        let (old, new) = (E::load(old), E::load(new));
+        if old != new {
+            builder.push((first + i) as u32, E::shift(old, new));
+        }
+    }
 }
