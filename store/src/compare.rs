@@ -21,7 +21,7 @@ impl Contents {
     /// Compare two contents of one class and length: by the path between them, or where there is none by reading both.
     pub(crate) fn compare(&self, from: TensorId, to: ContentKey, elements: u64) -> Result<Between> {
         let whole_bytes = self.record(to)?.whole_bytes;
-        let route = self.route_between(from, to, 2 * whole_bytes)?;
+        let route = self.route_between(from, to, whole_bytes)?;
         let readers = match route {
             Some(_) => None,
             None => Some((self.open(ContentKey::new(to.class, from))?, self.open(to)?)),

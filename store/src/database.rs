@@ -24,7 +24,7 @@ pub(crate) enum Table {
     Refs,
     /// repository, 0, tag → tag record.
     Tags,
-    /// repository, 0, branch → highest version of a deleted branch, so that no number is used twice.
+    /// repository, 0, branch → newest commit of a deleted branch, so that no number is used twice.
     Retired,
     /// commit id → commit.
     Commits,

@@ -177,7 +177,7 @@ impl Contents {
             return Ok(Answer::Unchanged);
         }
         let whole = self.record(key)?.whole_bytes;
-        let Some(route) = self.route_between(have, key, 2 * whole)? else {
+        let Some(route) = self.route_between(have, key, whole)? else {
             return Ok(Answer::Whole);
         };
         // Far below the whole, the patch is smaller whatever composing does to it; close to it, only making it tells.
@@ -193,7 +193,9 @@ impl Contents {
         for piece in 0..piece_count(elements) {
             let changes = self.compose_piece(key, &route.steps, piece)?;
             let member = (piece_len(elements, piece) as u32, &changes);
-            len += patch_set::encode(key.class, &[member])?.bytes.len() as u64;
+            let set = patch_set::encode(key.class, &[member])?;
+            // It travels in a set whose header many share.
+            len += set.bytes.len() as u64 - set.overhead;
         }
         Ok(len)
     }

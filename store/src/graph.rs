@@ -29,7 +29,10 @@ pub(crate) struct Route {
 }
 
 /// What an edge costs beside its bytes: a lookup and a decode, so that fewer edges win among equals.
-const STEP_COST: u64 = 64;
+const STEP_COST: u64 = 8;
+
+/// Paths this cheap are looked for whatever the whole content takes, which may be a few bytes.
+const ALWAYS_WORTH: u64 = 4096;
 
 impl Contents {
     /// The cheapest way to `key` from any base.
@@ -46,13 +49,15 @@ impl Contents {
             .ok_or_else(|| StoreError::corrupt(key, "no base can be reached from it"))
     }
 
-    /// The cheapest path from `from` to `to`, if there is one below `limit` bytes.
+    /// The cheapest path from `from` to `to`, unless there is none that takes less than twice the `whole` content:
+    /// composing may make a path smaller, but not by much more.
     pub(crate) fn route_between(
         &self,
         from: TensorId,
         to: ContentKey,
-        limit: u64,
+        whole: u64,
     ) -> Result<Option<Route>> {
+        let limit = ALWAYS_WORTH.max(2 * whole);
         self.search(to, limit, |at| Ok(at.id == from))
     }
 

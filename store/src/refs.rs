@@ -9,6 +9,7 @@ use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::{Commit, RefRecord, SignedRef};
 use deltaic_format::{FormatError, Version};
+use std::collections::HashSet;
 
 /// Shortest prefix that names a commit.
 const MIN_PREFIX: usize = 4;
@@ -150,8 +151,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Conflict`] if the name is taken, or was used by a branch that had higher versions: numbers
-    /// are never used twice on a branch.
+    /// [`StoreError::Conflict`] if the name is taken, or belonged to a branch whose newest version `commit` does not
+    /// follow: a number never means two versions on a branch.
     pub fn create_branch(
         &self,
         repo: &RepoName,
@@ -162,16 +163,7 @@ impl Store {
         let _writing = self.writer();
         self.check_free(repo, name)?;
         let version = self.read_commit(commit)?.version;
-        if let Some(retired) = self.retired(repo, name)?
-            && version < retired
-        {
-            return Err(StoreError::Conflict {
-                what: format!(
-                    "branch {name} of {repo} has had versions up to {retired}, which are never used again; \
-                     choose another name, or a revision at or past {retired}"
-                ),
-            });
-        }
+        self.check_retired(repo, name, commit)?;
         let record = RefRecord {
             repo: repo.clone(),
             branch: name.clone(),
@@ -194,25 +186,70 @@ impl Store {
     pub fn delete_branch(&self, repo: &RepoName, name: &BranchName) -> Result<RefRecord> {
         let _writing = self.writer();
         let record = self.branch(repo, name)?;
-        let highest = self.retired(repo, name)?.max(Some(record.version));
         let mut batch = Batch::default();
         let key = ref_key(repo, name);
         batch.delete(Table::Refs, key.clone());
-        let highest = highest.map_or(0, |version| version.0);
-        batch.put(Table::Retired, key, highest.to_le_bytes());
+        batch.put(Table::Retired, key, record.commit.0);
         self.database().publish(batch)?;
         Ok(record)
     }
 
-    pub(crate) fn retired(&self, repo: &RepoName, name: &BranchName) -> Result<Option<Version>> {
+    /// The newest commit of a deleted branch of this name.
+    pub(crate) fn retired(&self, repo: &RepoName, name: &BranchName) -> Result<Option<CommitId>> {
         let object = || format!("deleted branch {name} of {repo}");
         self.database()
             .read(Table::Retired, &ref_key(repo, name), object, |bytes| {
                 let mut reader = ByteReader::new("retired branch", bytes);
-                let version = Version(reader.u64()?);
+                let commit = CommitId(reader.array()?);
                 reader.finish()?;
-                Ok(version)
+                Ok(commit)
             })
+    }
+
+    /// A branch of a name that was used before goes on where that one ended.
+    fn check_retired(&self, repo: &RepoName, name: &BranchName, commit: CommitId) -> Result<()> {
+        let Some(retired) = self.retired(repo, name)? else {
+            return Ok(());
+        };
+        let last = self.read_commit(retired)?.version;
+        let goes_on = self.find_in_history(commit, |c| c.version <= last)? == Some(retired);
+        if goes_on {
+            return Ok(());
+        }
+        Err(StoreError::Conflict {
+            what: format!(
+                "a deleted branch {name} of {repo} ended at {last} ({retired}), and its numbers are never used again; \
+                 a new one of this name begins there or later"
+            ),
+        })
+    }
+
+    /// Versions of branch `name` that no other branch or tag of any repository reaches, ascending.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if there is no such branch.
+    pub fn unreached_without(&self, repo: &RepoName, name: &BranchName) -> Result<Vec<Version>> {
+        let own = self.branch(repo, name)?;
+        let mut kept = HashSet::new();
+        for other in self.repos()? {
+            let branches = self.branches(&other)?.into_iter();
+            let branches = branches
+                .filter(|b| (&b.repo, &b.branch) != (repo, name))
+                .map(|b| b.commit);
+            let tags = self.tags_of(&other)?.into_iter().map(|t| t.commit);
+            self.reach(branches.chain(tags).collect(), &mut kept)?;
+        }
+        let mut lost = Vec::new();
+        for entry in self.history(own.commit) {
+            let (id, commit) = entry?;
+            if kept.contains(&id) {
+                break;
+            }
+            lost.push(commit.version);
+        }
+        lost.reverse();
+        Ok(lost)
     }
 
     /// Name `commit` for ever.
@@ -267,7 +304,6 @@ impl Store {
 
     /// A name means one thing: no branch and tag share one.
     fn check_free(&self, repo: &RepoName, name: &BranchName) -> Result<()> {
-        self.must_exist(repo)?;
         let taken = match (self.find_branch(repo, name)?, self.find_tag(repo, name)?) {
             (Some(_), _) => "branch",
             (_, Some(_)) => "tag",
@@ -322,6 +358,13 @@ impl Store {
         if let Some(tag) = self.find_tag(repo, name)? {
             return Ok(tag.commit);
         }
+        let whole = name.as_str().parse::<CommitId>().ok();
+        if let Some(id) = whole
+            && self.database().contains(Table::Commits, id.as_bytes())?
+        {
+            // Whoever knows the whole id may name what no ref reaches any more, to bring it back.
+            return Ok(id);
+        }
         self.must_exist(repo)?;
         let prefix = name.as_str().to_ascii_lowercase();
         let hex = prefix.len() >= MIN_PREFIX
@@ -361,19 +404,22 @@ impl Store {
     }
 
     /// Every commit that a branch or tag of `repo` reaches.
-    pub(crate) fn commits_of(
-        &self,
-        repo: &RepoName,
-    ) -> Result<std::collections::HashSet<CommitId>> {
-        let mut queue: Vec<CommitId> = self.branches(repo)?.iter().map(|b| b.commit).collect();
-        queue.extend(self.tags_of(repo)?.iter().map(|t| t.commit));
-        let mut seen = std::collections::HashSet::new();
+    pub(crate) fn commits_of(&self, repo: &RepoName) -> Result<HashSet<CommitId>> {
+        let branches = self.branches(repo)?.into_iter().map(|b| b.commit);
+        let tags = self.tags_of(repo)?.into_iter().map(|t| t.commit);
+        let mut reached = HashSet::new();
+        self.reach(branches.chain(tags).collect(), &mut reached)?;
+        Ok(reached)
+    }
+
+    /// Add `queue` and all their ancestors to `reached`.
+    fn reach(&self, mut queue: Vec<CommitId>, reached: &mut HashSet<CommitId>) -> Result<()> {
         while let Some(id) = queue.pop() {
-            if seen.insert(id) {
+            if reached.insert(id) {
                 queue.extend(self.read_commit(id)?.parents);
             }
         }
-        Ok(seen)
+        Ok(())
     }
 
     fn resolve_version(

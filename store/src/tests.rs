@@ -462,3 +462,39 @@ fn damage_to_a_pack_is_found_named_and_never_returned() {
         Err(StoreError::Corrupt { .. })
     ));
 }
+
+#[test]
+fn a_deleted_branch_can_be_brought_back_by_its_id() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    let first = commit(&store, &mixed());
+    let second = commit(&store, &mixed().step(1, 400));
+    let versions = |name: &str| {
+        store
+            .unreached_without(&repo(), &branch(name))
+            .expect("there")
+    };
+    assert_eq!(versions("main"), [first.version, second.version]);
+    store
+        .create_tag(&repo(), &branch("base"), first.id, 0)
+        .expect("tag");
+    assert_eq!(versions("main"), [second.version]);
+    store.delete_tag(&repo(), &branch("base")).expect("delete");
+    store
+        .delete_branch(&repo(), &branch("main"))
+        .expect("delete");
+    let again = store.commit(&request("main"), &mixed(), &Silent);
+    assert!(
+        matches!(again, Err(StoreError::Conflict { .. })),
+        "v0 of main would come twice"
+    );
+    let id = second.id.to_string();
+    let found = store
+        .resolve(&repo(), &id.parse().expect("an id"))
+        .expect("the whole id is enough");
+    store
+        .create_branch(&repo(), &branch("main"), found, 0)
+        .expect("it goes on where it ended");
+    assert_eq!(commit(&store, &mixed()).version.0, 2);
+    ok(&store);
+}

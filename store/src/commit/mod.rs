@@ -306,8 +306,7 @@ impl Store {
         match stands {
             None if self.retired(repo, branch)?.is_some() => Err(StoreError::Conflict {
                 what: format!(
-                    "branch {branch} of {repo} was deleted, and its version numbers are never used again; \
-                     commit to another branch"
+                    "branch {branch} of {repo} was deleted, and its version numbers are never used again"
                 ),
             }),
             None => Ok(None),
