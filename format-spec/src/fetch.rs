@@ -1,7 +1,7 @@
 //! What a holder of weights asks for and what it is sent: the vocabulary of "give me N, I hold M".
 
 use crate::ids::TensorId;
-use crate::object::{Snapshot, TensorSpec, TensorView};
+use crate::object::{Counterparts, Snapshot, TensorView};
 
 /// One tensor of the wanted version, and what the asker holds in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,19 +13,13 @@ pub struct TensorWish {
 }
 
 /// The wishes of someone who holds all of `from`, or nothing, and wants all of `to`.
-///
-/// A tensor is the same one if it has the same name in a weight file of the same path; a change of class or
-/// size leaves nothing to build on.
 pub fn wishes_between(from: Option<&Snapshot>, to: &Snapshot) -> Vec<TensorWish> {
-    let held = from.map(Snapshot::tensors_by_name).unwrap_or_default();
+    let held = from.map(|from| Counterparts::new(from, &to.schema));
     let wish = |view: TensorView<'_>| {
-        let old = held.get(&(view.path.as_str(), view.spec.name.as_str()));
-        let same = |spec: &TensorSpec| {
-            (spec.class, spec.elements()) == (view.spec.class, view.spec.elements())
-        };
+        let old = (held.as_ref()).and_then(|held| held.patchable(view.path, view.spec));
         TensorWish {
             tensor: view.index,
-            have: old.filter(|old| same(old.spec)).map(|old| old.entry.id),
+            have: old.map(|old| old.entry.id),
         }
     };
     to.tensors().into_iter().map(wish).collect()

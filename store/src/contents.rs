@@ -7,30 +7,32 @@ use crate::packs::{BaseFile, PackReader};
 use crate::records::{ContentKey, ContentRecord, EdgeRecord, PieceLocation, edge_key};
 use deltaic_format::base::BASE_BLOCK_ELEMENTS;
 use deltaic_format::ids::TensorId;
-use deltaic_format::patch::{Changes, PIECE_ELEMENTS, apply, compose, piece_count, piece_len};
+use deltaic_format::patch::{
+    Changes, PIECE_ELEMENTS, PatchHasher, apply, compose, piece_count, piece_len,
+};
 use deltaic_format::patch_set::PatchSetReader;
 use moka::sync::Cache;
 use std::sync::Arc;
 
-/// Decoded patch sets kept in memory, by bytes.
-const CACHE_BYTES: u64 = 64 << 20;
+/// Bytes of patch sets kept in memory as they are stored: a set holds many tensors, which are mostly wanted together.
+const CACHE_BYTES: u64 = 128 << 20;
+
+/// Chains shorter than this are never long,
+const FEW_EDGES: usize = 16;
+/// and those of as many edges always.
+const MANY_EDGES: usize = 512;
 
 /// Contents, edges and patch sets of a store.
 pub(crate) struct Contents {
     pub(crate) database: Arc<Database>,
     pub(crate) packs: PackReader,
-    /// Decoded patch sets by number: a set holds many tensors, which are mostly wanted together.
-    sets: Cache<u64, Arc<Vec<Changes>>>,
+    /// Patch sets by number.
+    sets: Cache<u64, Arc<[u8]>>,
 }
 
 impl Contents {
     pub(crate) fn new(database: Arc<Database>, packs: PackReader) -> Self {
-        let weigh = |_: &u64, members: &Arc<Vec<Changes>>| {
-            let changed: u64 = members.iter().map(Changes::len).sum();
-            (64 * members.len() as u64 + 10 * changed)
-                .try_into()
-                .unwrap_or(u32::MAX)
-        };
+        let weigh = |_: &u64, set: &Arc<[u8]>| set.len().try_into().unwrap_or(u32::MAX);
         let sets = Cache::builder()
             .max_capacity(CACHE_BYTES)
             .weigher(weigh)
@@ -70,44 +72,61 @@ impl Contents {
         )
     }
 
-    /// The stored bytes of patch set `set` through `read`, which must accept them.
-    fn with_set<T>(
-        &self,
-        set: u64,
-        read: impl FnOnce(PatchSetReader<'_>) -> deltaic_format::Result<T>,
-    ) -> Result<T> {
-        let damaged = |what: String| StoreError::corrupt(format!("patch set {set}"), what);
-        let bytes = self
-            .database
-            .get(Table::PatchSets, &set.to_be_bytes())?
-            .ok_or_else(|| damaged("it is missing".to_owned()))?;
-        PatchSetReader::new(&bytes)
-            .and_then(read)
-            .map_err(|e| damaged(e.to_string()))
+    /// The stored bytes of patch set `set`.
+    fn set_bytes(&self, set: u64) -> Result<Arc<[u8]>> {
+        match self.database.get(Table::PatchSets, &set.to_be_bytes())? {
+            Some(bytes) => Ok(Arc::from(&*bytes)),
+            None => Err(StoreError::corrupt(
+                format!("patch set {set}"),
+                "it is missing",
+            )),
+        }
     }
 
     /// All members of a patch set, as stored, past the cache.
     pub(crate) fn read_set(&self, set: u64) -> Result<Vec<Changes>> {
-        self.with_set(set, |reader| reader.all())
+        let bytes = self.set_bytes(set)?;
+        PatchSetReader::new(&bytes)
+            .and_then(|reader| reader.all())
+            .map_err(|e| StoreError::corrupt(format!("patch set {set}"), e))
     }
 
     /// Changes of one piece of an edge, as they are stored.
     pub(crate) fn changes_at(&self, location: PieceLocation) -> Result<Changes> {
-        let members = match self.sets.get(&location.set) {
-            Some(members) => members,
+        let PieceLocation { set, member, .. } = location;
+        let bytes = match self.sets.get(&set) {
+            Some(bytes) => bytes,
             None => {
-                let members = Arc::new(self.read_set(location.set)?);
-                self.sets.insert(location.set, Arc::clone(&members));
-                members
+                let bytes = self.set_bytes(set)?;
+                self.sets.insert(set, Arc::clone(&bytes));
+                bytes
             }
         };
-        match members.get(location.member as usize) {
-            Some(changes) => Ok(changes.clone()),
-            None => Err(StoreError::corrupt(
-                format!("patch set {}", location.set),
-                "it has fewer members than edges say",
-            )),
+        PatchSetReader::new(&bytes)
+            .and_then(|reader| reader.member(member as usize))
+            .map_err(|e| StoreError::corrupt(format!("patch set {set}"), e))
+    }
+
+    /// Whether a stored edge is what its id says.
+    pub(crate) fn check_edge_id(
+        &self,
+        from: ContentKey,
+        to: TensorId,
+        edge: &EdgeRecord,
+    ) -> Result<()> {
+        let elements = self.record(from)?.elements;
+        let mut hasher = PatchHasher::new(from.class, from.id, to, elements);
+        for location in &edge.pieces {
+            hasher.piece(location.piece, &self.changes_at(*location)?);
         }
+        if hasher.finish() == edge.patch {
+            return Ok(());
+        }
+        let object = format!("edge from {from} to {to}");
+        Err(StoreError::corrupt(
+            object,
+            "it does not hash to its patch id",
+        ))
     }
 
     /// The composed changes of piece `piece` along `steps`.
@@ -168,6 +187,14 @@ pub(crate) struct ContentReader<'a> {
 impl ContentReader<'_> {
     pub(crate) fn elements(&self) -> u64 {
         self.record.elements
+    }
+
+    /// Whether its chain has become so long that a content made from it gets a base of its own: the chain then takes
+    /// half as much as the base, or very many edges.
+    pub(crate) fn is_long(&self) -> bool {
+        let bytes: u64 = self.steps.iter().map(|step| step.edge.bytes).sum();
+        self.steps.len() >= FEW_EDGES && 2 * bytes >= self.record.whole_bytes
+            || self.steps.len() >= MANY_EDGES
     }
 
     pub(crate) fn pieces(&self) -> u64 {

@@ -139,10 +139,20 @@ impl Batch {
 }
 
 impl Database {
-    pub(crate) fn open(folder: &Folder) -> Result<Self> {
+    /// Open the database of a store, which is made only by `init`: one that has lost its files must not look like an
+    /// empty one.
+    pub(crate) fn open(folder: &Folder, create: bool) -> Result<Self> {
+        let root = folder.root().to_owned();
+        if !create && !folder.database().join("CURRENT").exists() {
+            let what = "its database (db/CURRENT) is missing; restore the folder from a copy";
+            return Err(StoreError::corrupt(
+                format!("the store {}", root.display()),
+                what,
+            ));
+        }
         let cache = Cache::new_lru_cache(128 << 20);
         let mut options = Options::default();
-        options.create_if_missing(true);
+        options.create_if_missing(create);
         options.create_missing_column_families(true);
         options.set_db_write_buffer_size(128 << 20);
         options.set_max_total_wal_size(128 << 20);
@@ -151,7 +161,6 @@ impl Database {
         options.set_keep_log_file_num(2);
         options.set_log_level(LogLevel::Warn);
         let families = Table::ALL.map(|t| ColumnFamilyDescriptor::new(t.name(), t.options(&cache)));
-        let root = folder.root().to_owned();
         match Rocks::open_cf_descriptors(&options, folder.database(), families) {
             Ok(rocks) => Ok(Self {
                 rocks,

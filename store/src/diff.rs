@@ -4,10 +4,9 @@ use crate::error::{Result, StoreError};
 use crate::records::ContentKey;
 use crate::store::Store;
 use deltaic_format::name::TreePath;
-use deltaic_format::object::{Snapshot, TensorSpec, TensorView};
+use deltaic_format::object::{Counterparts, Snapshot, TensorSpec, TensorView};
 use deltaic_format::progress::Progress;
 use rayon::prelude::*;
-use std::collections::HashMap;
 
 /// How a tensor differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +64,7 @@ impl Store {
         to: &Snapshot,
         progress: &dyn Progress,
     ) -> Result<Vec<TensorDiff>> {
-        let old = from.tensors_by_name();
+        let old = Counterparts::new(from, &to.schema);
         progress.phase(
             "comparing",
             Some(to.schema.tensors().map(TensorSpec::byte_len).sum()),
@@ -77,16 +76,16 @@ impl Store {
                 if progress.cancelled() {
                     return Err(StoreError::Interrupted);
                 }
-                let old = old.get(&(view.path.as_str(), view.spec.name.as_str()));
-                let diff = self.diff_tensor(old, &view)?;
+                let old = old.of(view.path, view.spec);
+                let diff = self.diff_tensor(old.as_ref(), &view)?;
                 progress.advance(view.spec.byte_len());
                 Ok(diff)
             })
             .collect::<Result<Vec<_>>>()?;
         let mut diffs: Vec<TensorDiff> = diffs.into_iter().flatten().collect();
-        let new: HashMap<_, _> = to.tensors_by_name();
+        let new = Counterparts::new(to, &from.schema);
         for view in from.tensors() {
-            if !new.contains_key(&(view.path.as_str(), view.spec.name.as_str())) {
+            if new.of(view.path, view.spec).is_none() {
                 diffs.push(unlike(&view, TensorChange::Removed, 0));
             }
         }

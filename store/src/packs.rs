@@ -213,6 +213,12 @@ impl PackReader {
         }
     }
 
+    /// Open a pack anew when it is next read: a damaged one was replaced by a whole one of the same name.
+    pub(crate) fn forget(&self, pack: [u8; 32]) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.remove(&pack);
+    }
+
     fn file(&self, pack: [u8; 32]) -> Result<Arc<PackFile>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(&pack) {

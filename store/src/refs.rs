@@ -2,7 +2,7 @@
 
 use crate::database::{Batch, Table};
 use crate::error::{Result, StoreError};
-use crate::revision::{Selector, SelectorKind};
+use crate::revision::{Selector, SelectorKind, default_branch};
 use crate::store::Store;
 use deltaic_format::bytes::ByteReader;
 use deltaic_format::ids::CommitId;
@@ -323,12 +323,11 @@ impl Store {
         let start = match selector.kind() {
             SelectorKind::Name(name) => self.resolve_name(repo, name)?,
             SelectorKind::Version(branch, version) => {
-                self.resolve_version(repo, branch, *version)?
+                let branch = branch.clone().unwrap_or_else(default_branch);
+                self.resolve_version(repo, &branch, *version)?
             }
             SelectorKind::Meta(key, value) => {
-                let head = self
-                    .branch(repo, &crate::revision::default_branch())?
-                    .commit;
+                let head = self.branch(repo, &default_branch())?.commit;
                 self.find_in_history(head, |c| c.meta.get(key) == Some(value))?
                     .ok_or_else(|| {
                         StoreError::not_found(

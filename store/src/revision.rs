@@ -22,8 +22,8 @@ pub struct Selector {
 pub(crate) enum SelectorKind {
     /// A branch, a tag, or the beginning of a commit id, tried in this order.
     Name(BranchName),
-    /// A version number along a branch.
-    Version(BranchName, Version),
+    /// A version number along a branch, `main` where none is named.
+    Version(Option<BranchName>, Version),
     /// The newest commit on `main` with this metadata.
     Meta(String, String),
 }
@@ -34,6 +34,23 @@ impl Selector {
         Self {
             kind: SelectorKind::Name(name),
             back: 0,
+        }
+    }
+
+    /// The same, with a bare `vN` meaning that version of `branch`.
+    #[must_use]
+    pub fn within(mut self, branch: &BranchName) -> Self {
+        if let SelectorKind::Version(unnamed @ None, _) = &mut self.kind {
+            *unnamed = Some(branch.clone());
+        }
+        self
+    }
+
+    /// The branch whose newest version this means, if it names one and nothing else.
+    pub fn as_branch(&self) -> Option<&BranchName> {
+        match &self.kind {
+            SelectorKind::Name(name) if self.back == 0 => Some(name),
+            _ => None,
         }
     }
 
@@ -89,14 +106,14 @@ impl FromStr for Selector {
         };
         let branch = |name: &str| BranchName::new(name).map_err(|e| invalid(e.to_string()));
         let kind = if let Some(version) = version(name) {
-            SelectorKind::Version(default_branch(), version)
+            SelectorKind::Version(None, version)
         } else if let Some((name, number)) = name.split_once(':') {
             let Some(version) = version(number) else {
                 return Err(invalid(format!(
                     "{text:?}: BRANCH: is followed by a version, such as v42"
                 )));
             };
-            SelectorKind::Version(branch(name)?, version)
+            SelectorKind::Version(Some(branch(name)?), version)
         } else {
             SelectorKind::Name(branch(name)?)
         };
@@ -108,10 +125,8 @@ impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             SelectorKind::Name(name) => write!(f, "{name}")?,
-            SelectorKind::Version(branch, version) if branch.as_str() == DEFAULT_BRANCH => {
-                write!(f, "{version}")?;
-            }
-            SelectorKind::Version(branch, version) => write!(f, "{branch}:{version}")?,
+            SelectorKind::Version(None, version) => write!(f, "{version}")?,
+            SelectorKind::Version(Some(branch), version) => write!(f, "{branch}:{version}")?,
             SelectorKind::Meta(key, value) => write!(f, "{key}={value}")?,
         }
         match self.back {

@@ -47,8 +47,14 @@ impl Store {
     ///
     /// [`StoreError::Conflict`] if the folder holds something else; and as [`open`](Self::open).
     pub fn init(root: &Path) -> Result<(Self, bool)> {
-        let (folder, created) = Folder::init(root, |folder| Database::open(folder).map(drop))?;
-        Ok((Self::with_folder(folder)?, created))
+        let mut empty = true;
+        let (folder, created) = Folder::init(root, |folder| {
+            let database = Database::open(folder, true)?;
+            // A store that has only lost its format file is still that store.
+            empty = database.last_key(Table::Commits)?.is_none();
+            Ok(())
+        })?;
+        Ok((Self::with_folder(folder)?, created && empty))
     }
 
     /// Open the store in `root`.
@@ -62,7 +68,7 @@ impl Store {
     }
 
     fn with_folder(folder: Folder) -> Result<Self> {
-        let database = Arc::new(Database::open(&folder)?);
+        let database = Arc::new(Database::open(&folder, false)?);
         let last = database.last_key(Table::PatchSets)?;
         let last = last.and_then(|key| Some(u64::from_be_bytes(key[..].try_into().ok()?)));
         let packs = PackReader::new(&folder);

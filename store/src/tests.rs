@@ -498,3 +498,95 @@ fn a_deleted_branch_can_be_brought_back_by_its_id() {
     assert_eq!(commit(&store, &mixed()).version.0, 2);
     ok(&store);
 }
+
+#[test]
+fn long_chains_get_a_new_base_and_every_version_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    let mut versions = vec![MemoryCheckpoint::new(&[
+        ("small", Dtype::BF16, vec![200, 300]),
+        ("big", Dtype::U8, vec![PIECE_ELEMENTS + 70_000]),
+    ])];
+    for step in 0..40 {
+        let last = versions.last().cloned().expect("there is one");
+        versions.push(last.step(1000 + step, 40));
+    }
+    let ids: Vec<CommitId> = versions.iter().map(|v| commit(&store, v).id).collect();
+    let chain = store.stats(None).expect("stats").longest_chain;
+    assert!(chain < 30, "{chain}");
+    for version in [0, 1, 17, 18, 29, 40] {
+        check_content(&store, ids[version], &versions[version]);
+    }
+    ok(&store);
+}
+
+#[test]
+fn a_commit_stores_anew_what_is_damaged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    commit(&store, &mixed());
+    drop(store);
+    for pack in std::fs::read_dir(folder.path().join("packs")).expect("packs") {
+        let pack = pack.expect("entry").path();
+        let mut bytes = std::fs::read(&pack).expect("read");
+        for at in (40..bytes.len()).step_by(1000) {
+            bytes[at] ^= 1;
+        }
+        std::fs::write(pack, bytes).expect("write");
+    }
+    let store = Store::open(folder.path()).expect("open");
+    let first = store
+        .branch(&repo(), &branch("main"))
+        .expect("there")
+        .commit;
+    let reverted = store.revert(&request("main"), first, &Silent);
+    assert!(matches!(reverted, Ok(_) | Err(StoreError::Corrupt { .. })));
+    let elsewhere = CommitRequest {
+        repo: RepoName::new("other").expect("valid"),
+        ..request("main")
+    };
+    let healed = store
+        .commit(&elsewhere, &mixed(), &Silent)
+        .expect("it has all that is needed");
+    check_content(&store, healed.id, &mixed());
+    check_content(&store, first, &mixed());
+}
+
+#[test]
+fn tensors_are_found_again_when_files_are_split_anew() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    commit(&store, &mixed());
+    let mut split = mixed().step(3, 500);
+    split.schema.files[0].path = TreePath::new("model-00001-of-00002.safetensors").expect("valid");
+    let outcome = commit(&store, &split);
+    assert!(outcome.changed < outcome.elements / 100, "{outcome:?}");
+    check_content(&store, outcome.id, &split);
+    ok(&store);
+}
+
+#[test]
+fn a_store_that_lost_its_database_is_not_an_empty_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    let first = commit(&store, &mixed());
+    drop(store);
+    let current = folder.path().join("db/CURRENT");
+    let saved = std::fs::read(&current).expect("read");
+    std::fs::remove_file(&current).expect("remove");
+    for _ in 0..2 {
+        assert!(matches!(
+            Store::open(folder.path()),
+            Err(StoreError::Corrupt { .. })
+        ));
+        assert!(matches!(
+            Store::init(folder.path()),
+            Err(StoreError::Corrupt { .. })
+        ));
+    }
+    std::fs::write(&current, saved).expect("write");
+    std::fs::remove_file(folder.path().join("FORMAT")).expect("remove");
+    let (store, created) = Store::init(folder.path()).expect("init");
+    assert!(!created, "the versions are still there");
+    check_content(&store, first.id, &mixed());
+}

@@ -1,12 +1,14 @@
 //! The objects that a version is made of, with the canonical bytes that their ids cover (SPEC.md §8).
 
 mod commit;
+mod counterparts;
 mod ref_record;
 mod schema;
 mod snapshot;
 mod tree;
 
 pub use commit::Commit;
+pub use counterparts::Counterparts;
 pub use ref_record::{RefRecord, RefSignature, SignedRef};
 pub use schema::{Schema, TensorSpec, WeightFileSpec};
 pub use snapshot::{Snapshot, TensorView};

@@ -58,8 +58,23 @@ impl Writing<'_> {
         packs: &mut PackWriter<'_>,
         made: &mut Made,
     ) -> Result<()> {
+        if self.is_sound(ContentKey::new(class, whole.id))? {
+            return packs.discard_base();
+        }
+        self.add_base(class, elements, whole, packs, made)
+    }
+
+    /// Keep the base streamed last, unless that of the same content is being written already.
+    pub(super) fn add_base(
+        &self,
+        class: ElementClass,
+        elements: u64,
+        whole: &Whole,
+        packs: &mut PackWriter<'_>,
+        made: &mut Made,
+    ) -> Result<()> {
         let key = ContentKey::new(class, whole.id);
-        if !self.claim(key)? {
+        if !self.claim(key) {
             return packs.discard_base();
         }
         made.bases.push(PendingBase {

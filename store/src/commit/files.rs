@@ -81,11 +81,8 @@ impl Writing<'_> {
         let mut content = vec![0; size as usize];
         read(0, &mut content)?;
         let id = FileId::of(&content);
-        if !self
-            .store
-            .database()
-            .contains(Table::Files, id.as_bytes())?
-        {
+        let stored = self.store.database().get(Table::Files, id.as_bytes())?;
+        if stored.is_none_or(|bytes| FileId::of(&bytes) != id) {
             waiting.bytes += content.len();
             waiting.files.push((id, content));
         }

@@ -2,7 +2,7 @@
 
 use deltaic_format::Moments;
 use deltaic_format::ids::TensorId;
-use deltaic_format::object::{Schema, Snapshot, TensorSpec};
+use deltaic_format::object::{Counterparts, Schema, Snapshot, TensorSpec};
 use deltaic_format::patch::PIECE_ELEMENTS;
 
 /// Bytes of tensors that are held in memory for one item.
@@ -35,7 +35,7 @@ pub(super) enum Item<'a> {
 
 /// Cut all tensors of `schema` into items, in order.
 pub(super) fn plan_items<'a>(schema: &'a Schema, parent: Option<&Snapshot>) -> Vec<Item<'a>> {
-    let held = parent.map(Snapshot::tensors_by_name).unwrap_or_default();
+    let held = parent.map(|parent| Counterparts::new(parent, schema));
     let mut items = Vec::new();
     let mut small = Vec::new();
     let mut small_bytes = 0;
@@ -43,11 +43,7 @@ pub(super) fn plan_items<'a>(schema: &'a Schema, parent: Option<&Snapshot>) -> V
     for (file, spec) in schema.files.iter().enumerate() {
         let mut offset = 0;
         for tensor in &spec.tensors {
-            let old = held
-                .get(&(spec.path.as_str(), tensor.name.as_str()))
-                .filter(|old| {
-                    (old.spec.class, old.spec.elements()) == (tensor.class, tensor.elements())
-                });
+            let old = (held.as_ref()).and_then(|held| held.patchable(&spec.path, tensor));
             let task = Task {
                 index,
                 file,

@@ -25,7 +25,7 @@ use deltaic_format::{Moments, Version};
 use item::{Item, plan_items};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tensor::StoredTensor;
 
 /// Where the caller expects the branch to stand.
@@ -112,13 +112,27 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Whether the caller is the one to write the base of `key`: it is neither stored nor claimed.
-    pub(crate) fn claim(&self, key: ContentKey) -> Result<bool> {
-        if self.store.contents().find(key)?.is_some() {
+    /// Whether `key` is in the store and reads back to its id. A damaged content is as good as none: the commit at
+    /// hand holds it, and stores it anew.
+    pub(crate) fn is_sound(&self, key: ContentKey) -> Result<bool> {
+        let contents = self.store.contents();
+        if contents.find(key)?.is_none() {
             return Ok(false);
         }
+        match contents
+            .open(key)
+            .and_then(|reader| reader.read(|_| self.check_cancelled()))
+        {
+            Ok(()) => Ok(true),
+            Err(StoreError::Corrupt { .. }) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Whether the caller is the one to write the base of `key`: no other thread does.
+    pub(crate) fn claim(&self, key: ContentKey) -> bool {
         let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(claimed.insert(key))
+        claimed.insert(key)
     }
 
     /// Write `batch`, and of `contents` those that are not known yet: a row that names a base is never replaced by one
@@ -246,9 +260,11 @@ impl Store {
         progress: &dyn Progress,
     ) -> Result<(u64, u64)> {
         let (mut changed, mut bytes) = (0, 0);
-        for wish in wishes {
-            let spec = wanted.schema.tensors().nth(wish.tensor).cloned();
-            let Some(spec) = spec else { continue };
+        let schema = Arc::clone(&wanted.schema);
+        for (wish, spec) in wishes.iter().zip(schema.tensors()) {
+            if progress.cancelled() {
+                return Err(StoreError::Interrupted);
+            }
             progress.advance(spec.byte_len());
             let entry = &mut wanted.tree.tensors[wish.tensor];
             let key = ContentKey::new(spec.class, entry.id);
@@ -256,12 +272,15 @@ impl Store {
             match wish.have {
                 Some(have) if have == entry.id => {}
                 Some(have) => {
+                    // What is acknowledged can be had: it is read, not only looked up.
+                    self.contents().open(key)?.read(|_| Ok(()))?;
                     let between = self.contents().compare(have, key, spec.elements())?;
                     entry.patch = Some(between.patch);
                     changed += between.changed;
                     bytes += between.bytes;
                 }
                 None => {
+                    self.contents().open(key)?.read(|_| Ok(()))?;
                     changed += spec.elements();
                     bytes += self.contents().record(key)?.whole_bytes;
                 }
@@ -432,6 +451,7 @@ impl Writing<'_> {
         let mut batch = Batch::default();
         for base in &pending {
             let location = placed[&base.key];
+            self.store.contents().packs.forget(location.pack);
             bytes += location.len;
             let record = ContentRecord {
                 elements: base.elements,

@@ -35,6 +35,8 @@ struct Waiting {
     from: ContentKey,
     old: Vec<u8>,
     new: Vec<u8>,
+    /// Whether the parent's chain is so long that the new content gets a base as well.
+    rebase: bool,
 }
 
 type Builders = BTreeMap<ElementClass, SetBuilder<Waiting>>;
@@ -55,7 +57,7 @@ impl Writing<'_> {
                     self.store_small(task, &mut builders, packs, made)?;
                 }
                 for builder in builders.values_mut() {
-                    self.store_set(builder, made)?;
+                    self.store_set(builder, packs, made)?;
                 }
                 Ok(())
             }
@@ -70,7 +72,6 @@ impl Writing<'_> {
         self.checkpoint
             .read_data(task.file, offset, &mut content)
             .map_err(|what| StoreError::Checkpoint { what })?;
-        self.progress.advance(len);
         Ok(content)
     }
 
@@ -83,6 +84,7 @@ impl Writing<'_> {
     ) -> Result<()> {
         let class = task.spec.class;
         let new = self.read_piece(task, 0)?;
+        self.progress.advance(new.len() as u64);
         let id = TensorId::of(&new);
         let Some((parent, moments)) = task.parent else {
             let stored = self.store_whole(task, None, &new, id, packs, made)?;
@@ -119,7 +121,7 @@ impl Writing<'_> {
             changed: changes.len(),
             patch_bytes: 0,
         };
-        if let Some(edge) = self.store.contents().edge(from, id)? {
+        if let Some(edge) = self.sound_edge(from, id)? {
             made.tensors.push(StoredTensor {
                 patch_bytes: edge.bytes,
                 ..stored
@@ -131,13 +133,14 @@ impl Writing<'_> {
             .or_insert_with(|| SetBuilder::new(class));
         let elements = task.spec.elements() as u32;
         if builder.is_full_for(elements) {
-            self.store_set(builder, made)?;
+            self.store_set(builder, packs, made)?;
         }
         let waiting = Waiting {
             stored,
             from,
             old,
             new,
+            rebase: reader.is_long(),
         };
         builder.push(elements, changes, waiting);
         Ok(())
@@ -174,7 +177,11 @@ impl Writing<'_> {
     ) -> Result<StoredTensor> {
         let class = task.spec.class;
         let elements = task.spec.elements();
-        let known = self.store.contents().find(ContentKey::new(class, id))?;
+        let key = ContentKey::new(class, id);
+        let known = match self.is_sound(key)? {
+            true => self.store.contents().find(key)?,
+            false => None,
+        };
         let whole = match known {
             Some(record) => Whole {
                 id,
@@ -191,7 +198,12 @@ impl Writing<'_> {
     }
 
     /// Close a set, write it, read it back, prove each member by both contents, and only then add the edges.
-    fn store_set(&self, builder: &mut SetBuilder<Waiting>, made: &mut Made) -> Result<()> {
+    fn store_set(
+        &self,
+        builder: &mut SetBuilder<Waiting>,
+        packs: &mut PackWriter<'_>,
+        made: &mut Made,
+    ) -> Result<()> {
         let Some(set) = builder.close()? else {
             return Ok(());
         };
@@ -199,19 +211,18 @@ impl Writing<'_> {
         let read_back = self.store.contents().read_set(number)?;
         let mut batch = Batch::default();
         let mut contents = Vec::with_capacity(set.members.len());
-        let members = set
-            .members
-            .into_iter()
+        let mut rebased = Vec::new();
+        let members = (set.members.into_iter())
             .zip(read_back)
             .zip(&set.encoded.member_bytes);
-        for (member, (((_, waiting), changes), &bytes)) in members.enumerate() {
+        for (member, (((_, mut waiting), changes), &bytes)) in members.enumerate() {
+            prove(waiting.from, &changes, &mut waiting.old, &waiting.new)?;
             let Waiting {
                 mut stored,
                 from,
-                mut old,
                 new,
+                ..
             } = waiting;
-            prove(from, &changes, &mut old, &new)?;
             stored.patch_bytes = bytes;
             let location = PieceLocation {
                 piece: 0,
@@ -220,9 +231,31 @@ impl Writing<'_> {
             };
             let elements = (new.len() / from.class.width()) as u64;
             contents.push(self.put_edge(&mut batch, from, &stored, elements, vec![location])?);
+            if waiting.rebase {
+                rebased.push((ContentKey::new(from.class, stored.entry.id), new));
+            }
             made.tensors.push(stored);
         }
-        self.write_with_contents(batch, contents)
+        self.write_with_contents(batch, contents)?;
+        for (key, new) in rebased {
+            let elements = (new.len() / key.class.width()) as u64;
+            let whole = self.stream_base(key.class, elements, packs, |_| Ok(new.clone()))?;
+            self.add_base(key.class, elements, &whole, packs, made)?;
+        }
+        Ok(())
+    }
+
+    /// The stored edge between two contents, unless there is none or it is damaged, when it is to be stored anew.
+    fn sound_edge(&self, from: ContentKey, to: TensorId) -> Result<Option<EdgeRecord>> {
+        let contents = self.store.contents();
+        let Some(edge) = contents.edge(from, to)? else {
+            return Ok(None);
+        };
+        match contents.check_edge_id(from, to, &edge) {
+            Ok(()) => Ok(Some(edge)),
+            Err(StoreError::Corrupt { .. }) => Ok(None),
+            Err(other) => Err(other),
+        }
     }
 
     fn write_set(&self, bytes: &[u8]) -> Result<u64> {
@@ -293,7 +326,7 @@ impl Writing<'_> {
             changed: streamed.changed,
             patch_bytes: streamed.bytes,
         };
-        if let Some(edge) = self.store.contents().edge(from, streamed.id)? {
+        if let Some(edge) = self.sound_edge(from, streamed.id)? {
             stored.patch_bytes = edge.bytes;
             self.take_back_sets(&streamed)?;
         } else if let Some(whole) = self.smaller_base(task, &streamed, packs)? {
@@ -302,8 +335,13 @@ impl Writing<'_> {
             self.take_back_sets(&streamed)?;
         } else {
             let mut batch = Batch::default();
+            let rebase = streamed.rebase;
             let content = self.put_edge(&mut batch, from, &stored, elements, streamed.pieces)?;
             self.write_with_contents(batch, [content])?;
+            if rebase {
+                let whole = self.stream_same_base(task, stored.entry.id, packs)?;
+                self.add_base(class, elements, &whole, packs, made)?;
+            }
         }
         made.tensors.push(stored);
         Ok(())
@@ -329,10 +367,12 @@ impl Writing<'_> {
             changed: 0,
             bytes: 0,
             pieces: Vec::new(),
+            rebase: reader.is_long(),
         };
         for piece in 0..piece_count(task.spec.elements()) {
             self.check_cancelled()?;
             let new = self.read_piece(task, piece)?;
+            self.progress.advance(new.len() as u64);
             let mut old = reader.piece(piece)?;
             new_hasher.update(&new);
             old_hasher.update(&old);
@@ -378,6 +418,24 @@ impl Writing<'_> {
         Ok(hasher.finish())
     }
 
+    /// Read a tensor of several pieces a second time, and append its base to a pack.
+    fn stream_same_base(
+        &self,
+        task: &Task<'_>,
+        id: TensorId,
+        packs: &mut PackWriter<'_>,
+    ) -> Result<Whole> {
+        let elements = task.spec.elements();
+        let read = |piece| self.read_piece(task, piece);
+        let whole = self.stream_base(task.spec.class, elements, packs, read)?;
+        if whole.id == id {
+            return Ok(whole);
+        }
+        Err(StoreError::Checkpoint {
+            what: format!("tensor {:?} changed while it was read", task.spec.name),
+        })
+    }
+
     /// Where the patch is large, make the base as well, and keep it in the pack if it is the smaller.
     fn smaller_base(
         &self,
@@ -389,14 +447,7 @@ impl Writing<'_> {
         if (edge.changed as f64) < DENSE * elements as f64 {
             return Ok(None);
         }
-        let whole = self.stream_base(task.spec.class, elements, packs, |piece| {
-            self.read_piece(task, piece)
-        })?;
-        if whole.id != edge.id {
-            return Err(StoreError::Checkpoint {
-                what: format!("tensor {:?} changed while it was read", task.spec.name),
-            });
-        }
+        let whole = self.stream_same_base(task, edge.id, packs)?;
         if whole.base_len <= edge.bytes {
             return Ok(Some(whole));
         }
@@ -412,6 +463,8 @@ struct StreamedEdge {
     changed: u64,
     bytes: u64,
     pieces: Vec<PieceLocation>,
+    /// Whether the parent's chain is so long that the new content gets a base as well.
+    rebase: bool,
 }
 
 impl Task<'_> {
