@@ -4,7 +4,10 @@ use crate::database::{Database, Table};
 use crate::error::{Result, StoreError};
 use crate::graph::{Route, Step};
 use crate::packs::{BaseFile, PackReader};
-use crate::records::{ContentKey, ContentRecord, EdgeRecord, PieceLocation, edge_key};
+use crate::records::{
+    BaseLocation, ContentKey, ContentRecord, EdgeRecord, PieceLocation, edge_key,
+};
+use deltaic_format::Moments;
 use deltaic_format::base::BASE_BLOCK_ELEMENTS;
 use deltaic_format::ids::TensorId;
 use deltaic_format::patch::{
@@ -17,6 +20,9 @@ use std::sync::Arc;
 /// Bytes of patch sets kept in memory as they are stored: a set holds many tensors, which are mostly wanted together.
 const CACHE_BYTES: u64 = 128 << 20;
 
+/// Changes of so many edges are held at a time.
+const FOLD: usize = 16;
+
 /// Chains shorter than this are never long,
 const FEW_EDGES: usize = 16;
 /// and those of as many edges always.
@@ -28,6 +34,14 @@ pub(crate) struct Contents {
     pub(crate) packs: PackReader,
     /// Patch sets by number.
     sets: Cache<u64, Arc<[u8]>>,
+}
+
+impl std::fmt::Debug for Contents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contents")
+            .field("packs", &self.packs)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Contents {
@@ -136,7 +150,14 @@ impl Contents {
         steps: &[Step],
         piece: u64,
     ) -> Result<Changes> {
-        let mut parts = Vec::with_capacity(steps.len());
+        let mut parts: Vec<Changes> = Vec::new();
+        let fold = |parts: &mut Vec<Changes>| -> Result<()> {
+            let sum = compose(key.class, &parts.iter().collect::<Vec<_>>())
+                .map_err(|e| StoreError::corrupt(format!("a path to {key}"), e))?;
+            parts.clear();
+            parts.push(sum);
+            Ok(())
+        };
         for step in steps {
             if let Some(location) = step.edge.piece(piece) {
                 let mut changes = self.changes_at(location)?;
@@ -145,9 +166,13 @@ impl Contents {
                 }
                 parts.push(changes);
             }
+            // A long path is added up as it goes, so that memory does not grow with it.
+            if parts.len() >= FOLD {
+                fold(&mut parts)?;
+            }
         }
-        let parts: Vec<&Changes> = parts.iter().collect();
-        compose(key.class, &parts).map_err(|e| StoreError::corrupt(format!("a path to {key}"), e))
+        fold(&mut parts)?;
+        Ok(parts.pop().unwrap_or_default())
     }
 
     /// Open a content for reading by the cheapest way there is.
@@ -156,14 +181,32 @@ impl Contents {
         let Route { base, steps, .. } = self.route_from_base(key, record)?;
         let location = self
             .record(base)?
-            .base
+            .origin
+            .base()
             .ok_or_else(|| StoreError::corrupt(base, "its base is gone"))?;
+        self.reader(key, record, base, location, steps)
+    }
+
+    /// Read back a base that is not named yet, and compare it with what it is to be named.
+    pub(crate) fn prove_base(&self, key: ContentKey, record: ContentRecord) -> Result<()> {
+        let location =
+            (record.origin.base()).ok_or_else(|| StoreError::corrupt(key, "its base is gone"))?;
+        self.reader(key, record, key, location, Vec::new())?
+            .prove(|_| Ok(()))
+    }
+
+    fn reader(
+        &self,
+        key: ContentKey,
+        record: ContentRecord,
+        base: ContentKey,
+        location: BaseLocation,
+        steps: Vec<Step>,
+    ) -> Result<ContentReader<'_>> {
         let file = self.packs.open(base, location)?;
         if file.elements() != record.elements {
-            return Err(StoreError::corrupt(
-                base,
-                "its base has another number of elements",
-            ));
+            let what = "its base has another number of elements";
+            return Err(StoreError::corrupt(base, what));
         }
         Ok(ContentReader {
             contents: self,
@@ -172,6 +215,23 @@ impl Contents {
             file,
             steps,
         })
+    }
+
+    /// The edge between two contents, whichever way it is stored, if its changes are what its id says; a damaged one
+    /// is as good as none, and stored anew by whoever has both contents.
+    pub(crate) fn sound_edge(&self, from: ContentKey, to: TensorId) -> Result<Option<EdgeRecord>> {
+        let back = ContentKey::new(from.class, to);
+        for (from, to) in [(from, to), (back, from.id)] {
+            let Some(edge) = self.edge(from, to)? else {
+                continue;
+            };
+            match self.check_edge_id(from, to, &edge) {
+                Ok(()) => return Ok(Some(edge)),
+                Err(StoreError::Corrupt { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -192,8 +252,9 @@ impl ContentReader<'_> {
     /// Whether its chain has become so long that a content made from it gets a base of its own: the chain then takes
     /// half as much as the base, or very many edges.
     pub(crate) fn is_long(&self) -> bool {
-        let bytes: u64 = self.steps.iter().map(|step| step.edge.bytes).sum();
-        self.steps.len() >= FEW_EDGES && 2 * bytes >= self.record.whole_bytes
+        let edges = self.steps.iter().map(|step| step.edge.bytes);
+        let bytes = edges.fold(0u64, u64::saturating_add);
+        self.steps.len() >= FEW_EDGES && bytes >= self.record.whole_bytes / 2
             || self.steps.len() >= MANY_EDGES
     }
 
@@ -239,6 +300,24 @@ impl ContentReader<'_> {
             receive(&content)?;
         }
         self.check_hash(&hasher)
+    }
+
+    /// The same, and the moments must be those that are known of the content.
+    pub(crate) fn prove(&self, mut receive: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut moments = Moments::default();
+        let mut first = 0;
+        self.read(|content| {
+            moments = moments + Moments::of(self.key.class, first, content);
+            first += PIECE_ELEMENTS;
+            receive(content)
+        })?;
+        if moments == self.record.moments {
+            return Ok(());
+        }
+        Err(StoreError::corrupt(
+            self.key,
+            "its moments are not those that are known of it",
+        ))
     }
 
     pub(crate) fn check_hash(&self, hasher: &blake3::Hasher) -> Result<()> {

@@ -5,8 +5,8 @@ use crate::folder::Folder;
 use deltaic_format::FormatError;
 use rocksdb::{
     BlockBasedOptions, BoundColumnFamily, Cache, ColumnFamilyDescriptor, DBCompressionType,
-    DBPinnableSlice, Direction, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch,
-    WriteOptions,
+    DBPinnableSlice, DBRecoveryMode, Direction, IteratorMode, LogLevel, Options, ReadOptions,
+    WriteBatch, WriteOptions,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,14 +40,16 @@ pub(crate) enum Table {
     Contents,
     /// from content, to → edge record.
     Edges,
-    /// to content, from → the same edge record, so that one look finds the edges that lead to a content.
+    /// to content, from → nothing: the edges that lead to a content.
     EdgesBack,
     /// number, big-endian → patch set.
     PatchSets,
+    /// hash of a pack file whose bases are all named → nothing.
+    Packs,
 }
 
 impl Table {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Refs,
         Self::Tags,
         Self::Retired,
@@ -60,6 +62,7 @@ impl Table {
         Self::Edges,
         Self::EdgesBack,
         Self::PatchSets,
+        Self::Packs,
     ];
 
     const fn name(self) -> &'static str {
@@ -76,6 +79,7 @@ impl Table {
             Self::Edges => "edges",
             Self::EdgesBack => "edges-back",
             Self::PatchSets => "patch-sets",
+            Self::Packs => "packs",
         }
     }
 
@@ -114,27 +118,28 @@ pub(crate) struct Database {
     written: AtomicU64,
 }
 
-/// Rows to be written together or not at all.
+/// Rows to be written, in order, together or not at all.
 #[derive(Default)]
 pub(crate) struct Batch {
-    puts: Vec<(Table, Vec<u8>, Vec<u8>)>,
-    deletes: Vec<(Table, Vec<u8>)>,
+    /// Rows without a value are deleted.
+    rows: Vec<(Table, Vec<u8>, Option<Vec<u8>>)>,
 }
 
 impl Batch {
     pub(crate) fn put(&mut self, table: Table, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
-        self.puts.push((table, key.into(), value.into()));
+        self.rows.push((table, key.into(), Some(value.into())));
     }
 
     /// Bytes of its keys and values.
     pub(crate) fn len(&self) -> u64 {
-        (self.puts.iter())
-            .map(|(_, key, value)| (key.len() + value.len()) as u64)
-            .sum()
+        let len = |(_, key, value): &(Table, Vec<u8>, Option<Vec<u8>>)| {
+            value.as_ref().map_or(0, |value| key.len() + value.len()) as u64
+        };
+        self.rows.iter().map(len).sum()
     }
 
     pub(crate) fn delete(&mut self, table: Table, key: impl Into<Vec<u8>>) {
-        self.deletes.push((table, key.into()));
+        self.rows.push((table, key.into(), None));
     }
 }
 
@@ -158,6 +163,9 @@ impl Database {
         options.set_max_total_wal_size(128 << 20);
         options.set_max_background_jobs(2);
         options.set_bytes_per_sync(1 << 20);
+        // Only a record that a crash cut short at the end of the log may be missing; damage before it is told, since it
+        // would take back versions that were acknowledged.
+        options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
         options.set_keep_log_file_num(2);
         options.set_log_level(LogLevel::Warn);
         let families = Table::ALL.map(|t| ColumnFamilyDescriptor::new(t.name(), t.options(&cache)));
@@ -248,21 +256,20 @@ impl Database {
     }
 
     fn write_with(&self, batch: Batch, sync: bool) -> Result<()> {
+        let bytes = batch.len();
         let mut writes = WriteBatch::default();
-        let mut bytes = 0;
-        for (table, key, value) in &batch.puts {
-            bytes += key.len() + value.len();
-            writes.put_cf(&self.family(*table), key, value);
-        }
-        for (table, key) in &batch.deletes {
-            writes.delete_cf(&self.family(*table), key);
+        for (table, key, value) in &batch.rows {
+            match value {
+                Some(value) => writes.put_cf(&self.family(*table), key, value),
+                None => writes.delete_cf(&self.family(*table), key),
+            }
         }
         let mut options = WriteOptions::default();
         options.set_sync(sync);
         self.rocks
             .write_opt(writes, &options)
             .map_err(|e| self.fail(e))?;
-        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.written.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -291,6 +298,12 @@ fn explain(error: rocksdb::Error, root: PathBuf) -> StoreError {
     let text = error.to_string();
     if text.contains("No space left") || text.contains("Disk quota exceeded") {
         return StoreError::NoSpace { path: root };
+    }
+    if text.contains("lock hold by current process") || text.contains("While lock file") {
+        return StoreError::Locked {
+            path: root,
+            holder: "another process".to_owned(),
+        };
     }
     match error.kind() {
         rocksdb::ErrorKind::Corruption => StoreError::corrupt("the database", text),

@@ -16,6 +16,12 @@ use std::collections::BTreeMap;
 /// Bytes of content that are worked on at a time.
 const WINDOW_BYTES: u64 = 64 << 20;
 
+/// Wishes whose routes are held at a time.
+const RUN_OF_WISHES: usize = 1024;
+
+/// The patch sets being filled, one for each class.
+type Builders = BTreeMap<ElementClass, SetBuilder<PieceRef>>;
+
 /// How one wished tensor is answered.
 enum Answer {
     Unchanged,
@@ -42,24 +48,11 @@ enum Part {
 }
 
 impl Contents {
-    /// What a fetch of `wishes` from `want` would take; exact for contents, an upper bound for patches, whose edges
-    /// are counted as they are stored.
+    /// What a fetch of `wishes` from `want` would take, as edges and bases are stored: composing mostly makes patches
+    /// smaller.
     pub(crate) fn plan(&self, want: &Snapshot, wishes: &[TensorWish]) -> Result<FetchPlan> {
         let mut plan = FetchPlan::default();
-        for job in self.jobs(want, wishes)? {
-            match &job.answer {
-                Answer::Unchanged => plan.unchanged += 1,
-                Answer::Patch(route) => {
-                    plan.patched += 1;
-                    plan.longest_path = plan.longest_path.max(route.steps.len() as u64);
-                    plan.bytes += route.steps.iter().map(|s| s.edge.bytes).sum::<u64>();
-                }
-                Answer::Whole => {
-                    plan.whole += 1;
-                    plan.bytes += self.record(job.key())?.whole_bytes;
-                }
-            }
-        }
+        self.for_each_run(want, wishes, &mut |jobs| self.count(&jobs, &mut plan))?;
         Ok(plan)
     }
 
@@ -70,27 +63,32 @@ impl Contents {
         wishes: &[TensorWish],
         progress: &dyn Progress,
     ) -> Result<FetchPlan> {
-        let mut plan = self.plan(want, wishes)?;
-        let jobs = self.jobs(want, wishes)?;
-        progress.phase("composing", Some(plan.bytes));
-        plan.bytes = 0;
-        for job in jobs
-            .iter()
-            .filter(|job| matches!(job.answer, Answer::Whole))
-        {
-            plan.bytes += self.record(job.key())?.whole_bytes;
-        }
-        let patches = jobs
-            .into_iter()
-            .filter(|job| matches!(job.answer, Answer::Patch(_)));
-        self.deliver(&patches.collect::<Vec<_>>(), &mut |delivery| {
-            plan.bytes += delivery.len();
+        let mut plan = FetchPlan::default();
+        let mut bytes = 0;
+        let mut builders = Builders::new();
+        let mut deliver = |delivery: Delivery<'_>| {
+            bytes += delivery.len();
             progress.advance(delivery.len());
             match progress.cancelled() {
                 true => Err(StoreError::Interrupted),
                 false => Ok(()),
             }
+        };
+        progress.phase("composing", None);
+        let mut whole_bytes = 0;
+        self.for_each_run(want, wishes, &mut |mut jobs: Vec<Job<'_>>| {
+            for job in jobs
+                .iter()
+                .filter(|job| matches!(job.answer, Answer::Whole))
+            {
+                whole_bytes += self.record(job.key())?.whole_bytes;
+            }
+            self.count(&jobs, &mut plan)?;
+            jobs.retain(|job| matches!(job.answer, Answer::Patch(_)));
+            self.deliver(&jobs, &mut builders, &mut deliver)
         })?;
+        finish(&mut builders, &mut deliver)?;
+        plan.bytes = bytes + whole_bytes;
         Ok(plan)
     }
 
@@ -101,19 +99,68 @@ impl Contents {
         wishes: &[TensorWish],
         deliver: &mut dyn FnMut(Delivery<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.deliver(&self.jobs(want, wishes)?, deliver)
+        let mut builders = Builders::new();
+        self.for_each_run(want, wishes, &mut |jobs| {
+            self.deliver(&jobs, &mut builders, deliver)
+        })?;
+        finish(&mut builders, deliver)
+    }
+
+    /// Find the answers to a run of wishes at a time, so that the routes held are bounded.
+    fn for_each_run<E: From<StoreError>>(
+        &self,
+        want: &Snapshot,
+        wishes: &[TensorWish],
+        use_jobs: &mut dyn FnMut(Vec<Job<'_>>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let views = want.tensors();
+        for run in wishes.chunks(RUN_OF_WISHES) {
+            let job = |wish: &TensorWish| {
+                let view = *views.get(wish.tensor).ok_or_else(|| StoreError::Invalid {
+                    what: format!(
+                        "{} has no tensor number {}",
+                        want.commit.version, wish.tensor
+                    ),
+                })?;
+                let answer = self.answer(view, wish)?;
+                Ok(Job { view, answer })
+            };
+            let jobs: Result<Vec<Job<'_>>> = run.par_iter().map(job).collect();
+            use_jobs(jobs?)?;
+        }
+        Ok(())
+    }
+
+    fn count(&self, jobs: &[Job<'_>], plan: &mut FetchPlan) -> Result<()> {
+        for job in jobs {
+            match &job.answer {
+                Answer::Unchanged => plan.unchanged += 1,
+                Answer::Patch(route) => {
+                    plan.patched += 1;
+                    plan.longest_path = plan.longest_path.max(route.steps.len() as u64);
+                    let edges = route.steps.iter().map(|step| step.edge.bytes);
+                    plan.bytes = edges.fold(plan.bytes, u64::saturating_add);
+                }
+                Answer::Whole => {
+                    plan.whole += 1;
+                    let bytes = self.record(job.key())?.whole_bytes;
+                    plan.bytes = plan.bytes.saturating_add(bytes);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn deliver<E: From<StoreError>>(
         &self,
         jobs: &[Job<'_>],
+        builders: &mut Builders,
         deliver: &mut dyn FnMut(Delivery<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut builders: BTreeMap<ElementClass, SetBuilder<PieceRef>> = BTreeMap::new();
-        let pieces = jobs
+        let changed = jobs
             .iter()
             .filter(|job| !matches!(job.answer, Answer::Unchanged));
-        let mut pieces = pieces
+        let mut pieces = changed
             .flat_map(|job| {
                 (0..piece_count(job.view.spec.elements())).map(move |piece| (job, piece))
             })
@@ -133,11 +180,8 @@ impl Contents {
                 .map(|(job, piece)| self.part(job, *piece))
                 .collect::<Result<Vec<_>>>()?;
             for ((job, piece), part) in window.into_iter().zip(parts) {
-                send(job, piece, part, &mut builders, deliver)?;
+                send(job, piece, part, builders, deliver)?;
             }
-        }
-        for builder in builders.values_mut() {
-            send_set(builder, deliver)?;
         }
         Ok(())
     }
@@ -149,23 +193,6 @@ impl Contents {
                 .map(Part::Patch),
             _ => self.open(job.key())?.piece_as_base(piece).map(Part::Whole),
         }
-    }
-
-    fn jobs<'a>(&self, want: &'a Snapshot, wishes: &[TensorWish]) -> Result<Vec<Job<'a>>> {
-        let views = want.tensors();
-        wishes
-            .par_iter()
-            .map(|wish| {
-                let view = *views.get(wish.tensor).ok_or_else(|| StoreError::Invalid {
-                    what: format!(
-                        "{} has no tensor number {}",
-                        want.commit.version, wish.tensor
-                    ),
-                })?;
-                let answer = self.answer(view, wish)?;
-                Ok(Job { view, answer })
-            })
-            .collect()
     }
 
     fn answer(&self, view: TensorView<'_>, wish: &TensorWish) -> Result<Answer> {
@@ -205,7 +232,7 @@ fn send<E: From<StoreError>>(
     job: &Job<'_>,
     piece: u64,
     part: Part,
-    builders: &mut BTreeMap<ElementClass, SetBuilder<PieceRef>>,
+    builders: &mut Builders,
     deliver: &mut dyn FnMut(Delivery<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let piece_ref = PieceRef {
@@ -232,6 +259,14 @@ fn send<E: From<StoreError>>(
             Ok(())
         }
     }
+}
+
+/// Send the sets that are not full.
+fn finish<E: From<StoreError>>(
+    builders: &mut Builders,
+    deliver: &mut dyn FnMut(Delivery<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    (builders.values_mut()).try_for_each(|builder| send_set(builder, deliver))
 }
 
 fn send_set<E: From<StoreError>>(

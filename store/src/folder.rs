@@ -58,6 +58,12 @@ impl Folder {
         let mut format = folder.create_temporary("FORMAT")?;
         format.write_all(format!("{FORMAT_PREFIX}{FORMAT}\n").as_bytes())?;
         format.publish(&root.join("FORMAT"))?;
+        if let Some(parent) = root
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            sync_folder(parent)?;
+        }
         Ok((folder, true))
     }
 
@@ -128,7 +134,11 @@ impl Folder {
         fs::create_dir_all(&scratch).map_err(|e| StoreError::io(&scratch, e))?;
         for entry in fs::read_dir(&scratch).map_err(|e| StoreError::io(&scratch, e))? {
             let path = entry.map_err(|e| StoreError::io(&scratch, e))?.path();
-            fs::remove_file(&path).map_err(|e| StoreError::io(&path, e))?;
+            let removed = match path.is_dir() {
+                true => fs::remove_dir_all(&path),
+                false => fs::remove_file(&path),
+            };
+            removed.map_err(|e| StoreError::io(&path, e))?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::contents::Contents;
 use crate::database::Table;
 use crate::error::{Result, StoreError};
-use crate::records::{ContentKey, ContentRecord, EdgeRecord, edge_ends};
+use crate::records::{ContentKey, ContentRecord, EdgeRecord, Origin, edge_ends};
 use deltaic_format::ids::TensorId;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -31,22 +31,55 @@ pub(crate) struct Route {
 /// What an edge costs beside its bytes: a lookup and a decode, so that fewer edges win among equals.
 const STEP_COST: u64 = 8;
 
+/// No chain of edges is this long, since contents get new bases in time.
+const LONGEST_WALK: usize = 1 << 16;
+
 /// Paths this cheap are looked for whatever the whole content takes, which may be a few bytes.
 const ALWAYS_WORTH: u64 = 4096;
 
 impl Contents {
-    /// The cheapest way to `key` from any base.
+    /// The way to `key` from a base: back along the edges by which each content came to be, or, where that is broken,
+    /// whatever way there is.
     pub(crate) fn route_from_base(&self, key: ContentKey, record: ContentRecord) -> Result<Route> {
-        if record.base.is_some() {
-            return Ok(Route {
-                base: key,
-                steps: Vec::new(),
-                cost: 0,
-            });
+        match self.walk_back(key, record) {
+            Err(StoreError::Corrupt { .. }) => {}
+            other => return other,
         }
-        // A base has to be read whole whichever it is; among those, near ones are better.
-        self.search(key, u64::MAX, |at| Ok(self.record(at)?.base.is_some()))?
+        let has_base = |at| {
+            let found = self.find(at)?;
+            Ok(found.is_some_and(|record| record.origin.base().is_some()))
+        };
+        self.search(key, u64::MAX, has_base)?
             .ok_or_else(|| StoreError::corrupt(key, "no base can be reached from it"))
+    }
+
+    fn walk_back(&self, key: ContentKey, record: ContentRecord) -> Result<Route> {
+        let mut at = key;
+        let mut origin = record.origin;
+        let mut steps = Vec::new();
+        let mut cost = 0u64;
+        while let Origin::Edge(from) = origin {
+            let from = ContentKey::new(key.class, from);
+            let edge = self.edge(from, at.id)?.ok_or_else(|| {
+                StoreError::corrupt(format!("edge from {from} to {}", at.id), "it is missing")
+            })?;
+            if steps.len() >= LONGEST_WALK {
+                return Err(StoreError::corrupt(key, "its edges lead in a circle"));
+            }
+            cost = cost.saturating_add(edge.bytes + STEP_COST);
+            steps.push(Step {
+                edge: Arc::new(edge),
+                backwards: false,
+            });
+            origin = self.record(from)?.origin;
+            at = from;
+        }
+        steps.reverse();
+        Ok(Route {
+            base: at,
+            steps,
+            cost,
+        })
     }
 
     /// The cheapest path from `from` to `to`, unless there is none that takes less than twice the `whole` content:
@@ -57,7 +90,7 @@ impl Contents {
         to: ContentKey,
         whole: u64,
     ) -> Result<Option<Route>> {
-        let limit = ALWAYS_WORTH.max(2 * whole);
+        let limit = ALWAYS_WORTH.max(whole.saturating_mul(2));
         self.search(to, limit, |at| Ok(at.id == from))
     }
 
@@ -91,7 +124,7 @@ impl Contents {
                 }));
             }
             for (neighbour, step) in self.steps_to(at)? {
-                let total = cost + step.edge.bytes + STEP_COST;
+                let total = cost.saturating_add(step.edge.bytes + STEP_COST);
                 let better = reached
                     .get(&neighbour)
                     .is_none_or(|(best, _)| total < *best);
@@ -109,13 +142,23 @@ impl Contents {
         let prefix = at.to_bytes();
         let damaged = |e| StoreError::corrupt(format!("an edge of {at}"), e);
         let mut steps = Vec::new();
-        for (table, backwards) in [(Table::Edges, true), (Table::EdgesBack, false)] {
-            for row in self.database.scan(table, &prefix) {
-                let (key, value) = row?;
-                let (_, other) = edge_ends(&key).map_err(damaged)?;
-                let edge = Arc::new(EdgeRecord::from_bytes(&value).map_err(damaged)?);
-                steps.push((other, Step { edge, backwards }));
-            }
+        for row in self.database.scan(Table::Edges, &prefix) {
+            let (key, value) = row?;
+            let (_, to) = edge_ends(&key).map_err(damaged)?;
+            let edge = Arc::new(EdgeRecord::from_bytes(&value).map_err(damaged)?);
+            let backwards = true;
+            steps.push((to, Step { edge, backwards }));
+        }
+        for row in self.database.scan(Table::EdgesBack, &prefix) {
+            let (key, _) = row?;
+            let (_, from) = edge_ends(&key).map_err(damaged)?;
+            let edge = self
+                .edge(ContentKey::new(at.class, from), at.id)?
+                .ok_or_else(|| {
+                    StoreError::corrupt(format!("edge from {from} to {at}"), "it is missing")
+                })?;
+            let (edge, backwards) = (Arc::new(edge), false);
+            steps.push((from, Step { edge, backwards }));
         }
         Ok(steps)
     }

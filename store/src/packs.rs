@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const MAGIC: [u8; 8] = *b"\x89DPK\r\n\x1a\n";
 const VERSION: u8 = 1;
 
-/// A pack is closed once it is this long.
-const FULL: u64 = 1 << 30;
+/// A pack is closed once it is this long: what an interrupted commit loses at most, per thread.
+const FULL: u64 = 256 << 20;
 
 /// File name of a pack.
 pub(crate) fn pack_file_name(pack: [u8; 32]) -> String {
@@ -41,6 +41,8 @@ pub(crate) struct PackWriter<'a> {
     folder: &'a Folder,
     /// Keeps names of several writers apart.
     number: usize,
+    /// Packs begun.
+    begun: usize,
     open: Option<OpenPack>,
     /// Bases in packs that are closed, hence durable.
     closed: Vec<(ContentKey, BaseLocation)>,
@@ -60,6 +62,7 @@ impl<'a> PackWriter<'a> {
         Self {
             folder,
             number,
+            begun: 0,
             open: None,
             closed: Vec::new(),
         }
@@ -68,7 +71,8 @@ impl<'a> PackWriter<'a> {
     /// Begin a base; its bytes are appended next.
     pub(crate) fn begin(&mut self) -> Result<()> {
         if self.open.is_none() {
-            let name = format!("{}-{}.pack", self.number, self.closed.len());
+            let name = format!("{}-{}.pack", self.number, self.begun);
+            self.begun += 1;
             let mut pack = OpenPack {
                 file: self.folder.create_temporary(&name)?,
                 hasher: blake3::Hasher::new(),
@@ -122,13 +126,13 @@ impl<'a> PackWriter<'a> {
         Ok(())
     }
 
-    /// Make all bases durable and say where they lie.
-    pub(crate) fn finish(mut self) -> Result<Vec<(ContentKey, BaseLocation)>> {
-        self.close()?;
-        Ok(self.closed)
+    /// The bases of packs that were closed since this was last asked: they are durable.
+    pub(crate) fn take_closed(&mut self) -> Vec<(ContentKey, BaseLocation)> {
+        std::mem::take(&mut self.closed)
     }
 
-    fn close(&mut self) -> Result<()> {
+    /// Make all bases durable.
+    pub(crate) fn close(&mut self) -> Result<()> {
         let Some(mut pack) = self.open.take().filter(|pack| !pack.index.is_empty()) else {
             return Ok(());
         };
@@ -164,6 +168,32 @@ impl OpenPack {
         self.len += bytes.len() as u64;
         Ok(())
     }
+}
+
+/// Check that a pack begins and ends as packs do.
+fn check_frame(file: &File, len: u64) -> Result<(), &'static str> {
+    let mut head = [0; MAGIC.len() + 1];
+    let mut tail = [0; MAGIC.len()];
+    let end = len.checked_sub(tail.len() as u64);
+    let read = end.is_some_and(|end| {
+        file.read_exact_at(&mut head, 0).is_ok() && file.read_exact_at(&mut tail, end).is_ok()
+    });
+    if !read || head[..MAGIC.len()] != MAGIC || tail != MAGIC {
+        return Err("it is truncated or no pack");
+    }
+    match head[MAGIC.len()] {
+        VERSION => Ok(()),
+        _ => Err("its format version is unknown; this build reads version 1"),
+    }
+}
+
+/// The name that the bytes of a pack file have.
+pub(crate) fn hash_pack(path: &std::path::Path) -> Result<[u8; 32]> {
+    let mut hasher = blake3::Hasher::new();
+    hasher
+        .update_reader(File::open(path).map_err(|e| StoreError::io(path, e))?)
+        .map_err(|e| StoreError::io(path, e))?;
+    Ok(*hasher.finalize().as_bytes())
 }
 
 /// Reads bases out of packs: small ranges with a read, large ones through short-lived mappings, so that resident
@@ -236,6 +266,8 @@ impl PackReader {
             Err(e) => return Err(StoreError::io(&path, e)),
         };
         let len = file.metadata().map_err(|e| StoreError::io(&path, e))?.len();
+        check_frame(&file, len)
+            .map_err(|what| StoreError::corrupt(format!("pack {}", path.display()), what))?;
         if files.len() >= MAX_OPEN {
             files.clear();
         }

@@ -61,9 +61,32 @@ pub(crate) struct ContentRecord {
     pub(crate) moments: Moments,
     /// Bytes of it as a base: exact if it has one, else those of the base that its first edge came from.
     pub(crate) whole_bytes: u64,
-    /// Its base, if it has one of its own; else it hangs on edges.
-    pub(crate) base: Option<BaseLocation>,
+    /// How it is reached.
+    pub(crate) origin: Origin,
 }
+
+/// How a content is reached: this way there always is, others may be cheaper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It has a base of its own.
+    Base(BaseLocation),
+    /// By the edge from this content, which is in the store too.
+    Edge(TensorId),
+}
+
+impl Origin {
+    pub(crate) fn base(self) -> Option<BaseLocation> {
+        match self {
+            Self::Base(base) => Some(base),
+            Self::Edge(_) => None,
+        }
+    }
+}
+
+/// Most elements of a content.
+const MAX_ELEMENTS: u64 = 1 << 48;
+/// No length on disk reaches this, so that sums of them never overflow.
+const MAX_BYTES: u64 = 1 << 56;
 
 impl ContentRecord {
     pub(crate) fn to_bytes(self) -> Vec<u8> {
@@ -72,37 +95,50 @@ impl ContentRecord {
         out.extend(self.moments.l.to_le_bytes());
         out.extend(self.moments.q.to_le_bytes());
         put_varint(&mut out, self.whole_bytes);
-        if let Some(base) = self.base {
-            out.extend(base.pack);
-            put_varint(&mut out, base.offset);
-            put_varint(&mut out, base.len);
+        match self.origin {
+            Origin::Base(base) => {
+                out.push(0);
+                out.extend(base.pack);
+                put_varint(&mut out, base.offset);
+                put_varint(&mut out, base.len);
+            }
+            Origin::Edge(from) => {
+                out.push(1);
+                out.extend(from.0);
+            }
         }
         out
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut reader = ByteReader::new("content record", bytes);
-        let elements = reader.varint()?;
+        const WHAT: &str = "content record";
+        let mut reader = ByteReader::new(WHAT, bytes);
+        let elements = reader.varint_up_to("elements", MAX_ELEMENTS)?;
         let moments = Moments {
             l: reader.u64()?,
             q: reader.u64()?,
         };
-        let whole_bytes = reader.varint()?;
-        let base = if reader.left() == 0 {
-            None
-        } else {
-            Some(BaseLocation {
+        let whole_bytes = reader.varint_up_to("bytes", MAX_BYTES)?;
+        let origin = match reader.u8()? {
+            0 => Origin::Base(BaseLocation {
                 pack: reader.array()?,
-                offset: reader.varint()?,
-                len: reader.varint()?,
-            })
+                offset: reader.varint_up_to("offset", MAX_BYTES)?,
+                len: reader.varint_up_to("bytes", MAX_BYTES)?,
+            }),
+            1 => Origin::Edge(TensorId(reader.array()?)),
+            _ => {
+                return Err(FormatError::Invalid {
+                    what: WHAT,
+                    why: "an unknown origin".to_owned(),
+                });
+            }
         };
         reader.finish()?;
         Ok(Self {
             elements,
             moments,
             whole_bytes,
-            base,
+            origin,
         })
     }
 }
@@ -141,18 +177,30 @@ impl EdgeRecord {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut reader = ByteReader::new("edge record", bytes);
+        const WHAT: &str = "edge record";
+        let mut reader = ByteReader::new(WHAT, bytes);
         let patch = PatchId(reader.array()?);
-        let changed = reader.varint()?;
-        let edge_bytes = reader.varint()?;
-        let count = reader.count("number of pieces", piece_count(1 << 48), 3)?;
-        let mut pieces = Vec::with_capacity(count);
+        let changed = reader.varint_up_to("changes", MAX_ELEMENTS)?;
+        let edge_bytes = reader.varint_up_to("bytes", MAX_BYTES)?;
+        let most = piece_count(MAX_ELEMENTS);
+        let count = reader.count("number of pieces", most, 3)?;
+        let mut pieces: Vec<PieceLocation> = Vec::with_capacity(count);
         for _ in 0..count {
-            pieces.push(PieceLocation {
-                piece: reader.varint()?,
+            let location = PieceLocation {
+                piece: reader.varint_up_to("piece", most - 1)?,
                 set: reader.varint()?,
                 member: reader.varint_up_to("member", u64::from(u32::MAX))? as u32,
-            });
+            };
+            if pieces
+                .last()
+                .is_some_and(|last| last.piece >= location.piece)
+            {
+                return Err(FormatError::Invalid {
+                    what: WHAT,
+                    why: "its pieces are not in order".to_owned(),
+                });
+            }
+            pieces.push(location);
         }
         reader.finish()?;
         Ok(Self {
@@ -198,14 +246,18 @@ mod tests {
             offset: 1 << 40,
             len: 300,
         };
-        for base in [None, Some(base)] {
+        for origin in [Origin::Base(base), Origin::Edge(TensorId([4; 32]))] {
             let record = ContentRecord {
                 elements: 1 << 30,
                 moments,
                 whole_bytes: 12,
-                base,
+                origin,
             };
-            assert_eq!(ContentRecord::from_bytes(&record.to_bytes()), Ok(record));
+            let bytes = record.to_bytes();
+            assert_eq!(ContentRecord::from_bytes(&bytes), Ok(record));
+            for length in 0..bytes.len() {
+                assert!(ContentRecord::from_bytes(&bytes[..length]).is_err());
+            }
         }
         let location = PieceLocation {
             piece: 5,
@@ -224,5 +276,10 @@ mod tests {
         for length in 0..bytes.len() {
             assert!(EdgeRecord::from_bytes(&bytes[..length]).is_err());
         }
+        let twice = EdgeRecord {
+            pieces: vec![location, location],
+            ..edge
+        };
+        assert!(EdgeRecord::from_bytes(&twice.to_bytes()).is_err());
     }
 }

@@ -50,6 +50,27 @@ fn repo_prefix(repo: &RepoName) -> Vec<u8> {
     [repo.as_str().as_bytes(), b"\0"].concat()
 }
 
+/// The branch in a row, which must stand under its own name.
+pub(crate) fn ref_in_row(key: &[u8], value: &[u8]) -> Result<RefRecord> {
+    let object = || format!("ref {}", String::from_utf8_lossy(key).replace('\0', "@"));
+    let record = SignedRef::from_bytes(value)
+        .map_err(|e| StoreError::corrupt(object(), e))?
+        .record;
+    if ref_key(&record.repo, &record.branch) == key {
+        return Ok(record);
+    }
+    Err(StoreError::corrupt(
+        object(),
+        "it is the record of another branch",
+    ))
+}
+
+/// The tag in a row.
+pub(crate) fn tag_in_row(key: &[u8], value: &[u8]) -> Result<Tag> {
+    let object = || format!("tag {}", String::from_utf8_lossy(key).replace('\0', "@"));
+    Tag::from_bytes(name_in_key(key)?, value).map_err(|e| StoreError::corrupt(object(), e))
+}
+
 /// The name after the repository in a ref's key.
 fn name_in_key(key: &[u8]) -> Result<BranchName> {
     let at = key.iter().position(|b| *b == 0).map_or(0, |zero| zero + 1);
@@ -95,8 +116,8 @@ impl Store {
         let prefix = repo_prefix(repo);
         let mut branches = Vec::new();
         for row in self.database().scan(Table::Refs, &prefix) {
-            let (_, value) = row?;
-            branches.push(SignedRef::from_bytes(&value)?.record);
+            let (key, value) = row?;
+            branches.push(ref_in_row(&key, &value)?);
         }
         if branches.is_empty() && self.tags_of(repo)?.is_empty() {
             return Err(StoreError::not_found("repository", repo));
@@ -119,7 +140,7 @@ impl Store {
         let mut tags = Vec::new();
         for row in self.database().scan(Table::Tags, &prefix) {
             let (key, value) = row?;
-            tags.push(Tag::from_bytes(name_in_key(&key)?, &value)?);
+            tags.push(tag_in_row(&key, &value)?);
         }
         Ok(tags)
     }
@@ -141,6 +162,14 @@ impl Store {
             }
         }
         Ok(repos.into_iter().collect())
+    }
+
+    pub(crate) fn exists(&self, repo: &RepoName) -> Result<bool> {
+        match self.branches(repo) {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(other) => Err(other),
+        }
     }
 
     pub(crate) fn must_exist(&self, repo: &RepoName) -> Result<()> {

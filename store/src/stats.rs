@@ -87,7 +87,7 @@ impl Store {
                     return Ok(TensorStats::default());
                 }
                 let from = ContentKey::new(key.class, have);
-                if let Some(edge) = self.contents().edge(from, key.id)? {
+                if let Some(edge) = self.contents().sound_edge(from, key.id)? {
                     return Ok(TensorStats {
                         changed: edge.changed,
                         patch_bytes: edge.bytes,
@@ -159,11 +159,11 @@ impl Store {
             contents.extend(self.contents_of(&version));
         }
         for &key in &contents {
-            let Some(ContentRecord { base, .. }) = self.contents().find(key)? else {
+            let Some(ContentRecord { origin, .. }) = self.contents().find(key)? else {
                 continue;
             };
             stats.contents += 1;
-            stats.base_bytes += base.map_or(0, |base| base.len);
+            stats.base_bytes += origin.base().map_or(0, |base| base.len);
             for row in self.database().scan(Table::Edges, &key.to_bytes()) {
                 let (edge_row, value) = row?;
                 let (_, to) = crate::records::edge_ends(&edge_row)?;

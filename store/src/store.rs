@@ -24,20 +24,33 @@ const FILE_PART: usize = 4 << 20;
 /// A versioned weight store in a folder of this machine, open in this process alone.
 #[derive(Debug)]
 pub struct Store {
-    folder: Folder,
     contents: Contents,
     /// Number of the next patch set.
     next_set: AtomicU64,
     /// Held by whoever changes refs or writes a commit.
     writer: Mutex<()>,
+    /// Last, so that the lock is given up after the database is closed.
+    folder: Folder,
 }
 
-impl std::fmt::Debug for Contents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Contents")
-            .field("packs", &self.packs)
-            .finish_non_exhaustive()
+/// Remove packs that no row names: an interrupted commit left them, and nothing will ever read them.
+fn sweep_packs(folder: &Folder, database: &Database) -> Result<()> {
+    let packs = folder.packs();
+    let io = |e| StoreError::io(&packs, e);
+    for entry in std::fs::read_dir(&packs).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let stem = path
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .unwrap_or_default();
+        let Ok(name) = stem.parse::<FileId>() else {
+            continue;
+        };
+        if !database.contains(Table::Packs, name.as_bytes())? {
+            std::fs::remove_file(&path).map_err(|e| StoreError::io(&path, e))?;
+        }
     }
+    Ok(())
 }
 
 impl Store {
@@ -69,14 +82,19 @@ impl Store {
 
     fn with_folder(folder: Folder) -> Result<Self> {
         let database = Arc::new(Database::open(&folder, false)?);
-        let last = database.last_key(Table::PatchSets)?;
-        let last = last.and_then(|key| Some(u64::from_be_bytes(key[..].try_into().ok()?)));
+        let next_set = match database.last_key(Table::PatchSets)? {
+            None => 0,
+            Some(key) => (key[..].try_into().ok())
+                .and_then(|key| u64::from_be_bytes(key).checked_add(1))
+                .ok_or_else(|| StoreError::corrupt("a patch set", "its key is none"))?,
+        };
+        sweep_packs(&folder, &database)?;
         let packs = PackReader::new(&folder);
         Ok(Self {
-            folder,
             contents: Contents::new(database, packs),
-            next_set: AtomicU64::new(last.map_or(0, |last| last + 1)),
+            next_set: AtomicU64::new(next_set),
             writer: Mutex::new(()),
+            folder,
         })
     }
 

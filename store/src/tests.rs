@@ -590,3 +590,117 @@ fn a_store_that_lost_its_database_is_not_an_empty_one() {
     assert!(!created, "the versions are still there");
     check_content(&store, first.id, &mixed());
 }
+
+#[test]
+fn damage_to_the_log_is_told_and_takes_no_version_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    let first = commit(&store, &mixed());
+    for step in 1..4 {
+        commit(&store, &mixed().step(step, 400));
+    }
+    store
+        .create_tag(&repo(), &branch("base"), first.id, 0)
+        .expect("tag");
+    drop(store);
+    let log = std::fs::read_dir(folder.path().join("db"))
+        .expect("db")
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "log"))
+        .max_by_key(|path| std::fs::metadata(path).map_or(0, |meta| meta.len()))
+        .expect("there is a log");
+    let whole = std::fs::read(&log).expect("read");
+    for place in [2, 3, 10] {
+        let mut damaged = whole.clone();
+        damaged[whole.len() / place] ^= 1;
+        std::fs::write(&log, &damaged).expect("write");
+        let opened = Store::open(folder.path());
+        assert!(
+            matches!(opened, Err(StoreError::Corrupt { .. })),
+            "{place}: {opened:?}"
+        );
+    }
+    std::fs::write(&log, &whole).expect("write");
+    let store = Store::open(folder.path()).expect("open");
+    assert_eq!(
+        store
+            .branch(&repo(), &branch("main"))
+            .expect("there")
+            .version
+            .0,
+        3
+    );
+    ok(&store);
+}
+
+#[test]
+fn an_edge_is_stored_once_and_serves_both_ways() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    let tied = |seed: u64| {
+        let mut version = MemoryCheckpoint::new(&[
+            ("embed", Dtype::BF16, vec![500, 400]),
+            ("lm_head", Dtype::BF16, vec![500, 400]),
+        ]);
+        if seed > 0 {
+            version = version.step(seed, 300);
+        }
+        let half = version.data.len() / 2;
+        version.data.copy_within(..half, half);
+        version
+    };
+    commit(&store, &tied(0));
+    let second = commit(&store, &tied(1));
+    let edges = store.stats(None).expect("stats").edge_bytes;
+    assert_eq!(
+        second.patch_bytes,
+        2 * edges,
+        "both tensors take the one edge"
+    );
+    let back = commit(&store, &tied(0));
+    assert_eq!(back.changed, second.changed);
+    assert_eq!(
+        store.stats(None).expect("stats").edge_bytes,
+        edges,
+        "backwards it is the same edge"
+    );
+    assert_eq!(back.patch_bytes, second.patch_bytes);
+    check_content(&store, back.id, &tied(0));
+    ok(&store);
+}
+
+#[test]
+fn a_change_that_makes_content_simple_is_stored_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    let mut version = MemoryCheckpoint::new(&[("w", Dtype::U8, vec![1 << 20])]);
+    for (i, byte) in version.data.iter_mut().enumerate() {
+        if i % 5 != 0 {
+            *byte = 0;
+        }
+    }
+    commit(&store, &version);
+    version.data.fill(0);
+    let zeros = commit(&store, &version);
+    assert!(zeros.patch_bytes < 1000, "{zeros:?}");
+    check_content(&store, zeros.id, &version);
+}
+
+#[test]
+fn packs_that_nothing_names_are_swept_when_the_store_is_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    let first = commit(&store, &mixed());
+    drop(store);
+    let packs = folder.path().join("packs");
+    let count = || std::fs::read_dir(&packs).expect("packs").count();
+    let before = count();
+    std::fs::write(
+        packs.join(format!("{}.pack", "ab".repeat(32))),
+        b"left over",
+    )
+    .expect("write");
+    let store = Store::open(folder.path()).expect("open");
+    assert_eq!(count(), before);
+    check_content(&store, first.id, &mixed());
+}

@@ -2,10 +2,12 @@
 
 use crate::database::Table;
 use crate::error::{Result, StoreError};
+use crate::packs::{hash_pack, pack_file_name};
 use crate::records::{ContentKey, EdgeRecord, edge_ends, edge_key};
+use crate::refs::{ref_in_row, tag_in_row};
 use crate::store::Store;
-use deltaic_format::ids::{CommitId, FileId};
-use deltaic_format::object::Snapshot;
+use deltaic_format::ids::{CommitId, FileId, TensorId};
+use deltaic_format::object::{Snapshot, TensorView};
 use deltaic_format::patch::PIECE_ELEMENTS;
 use deltaic_format::progress::Progress;
 use rayon::prelude::*;
@@ -87,7 +89,7 @@ impl Store {
         for commit in self.reachable_commits(&mut report)? {
             stop_if_cancelled(progress)?;
             report.commits += 1;
-            match self.check_commit(commit) {
+            match self.check_commit(commit, &mut report) {
                 Ok(version) => {
                     contents.extend(
                         version
@@ -102,23 +104,27 @@ impl Store {
             }
         }
         for &file in &files {
-            let result = match self.database().get(Table::Files, file.as_bytes())? {
+            let stored = self.database().get(Table::Files, file.as_bytes());
+            let checked = stored.and_then(|stored| match stored {
                 Some(bytes) if FileId::of(&bytes) == file => Ok(()),
-                Some(_) => Err(StoreError::corrupt(
-                    format!("file {file}"),
-                    "it does not hash to its id",
-                )),
+                Some(_) => {
+                    let object = format!("file {file}");
+                    Err(StoreError::corrupt(object, "it does not hash to its id"))
+                }
                 None => {
                     contents.insert(ContentKey::file(file));
                     Ok(())
                 }
-            };
-            report.note("damaged", result)?;
+            });
+            report.note("damaged", checked)?;
         }
         self.check_connected(&contents, &mut report, progress)?;
         self.check_edges(&contents, &mut report, progress)?;
         if let Some(percent) = options.read_data_percent {
             self.read_contents(&contents, percent, &mut report, progress)?;
+            if percent >= 100.0 {
+                self.check_packs(&mut report, progress)?;
+            }
         }
         Ok(report)
     }
@@ -126,9 +132,15 @@ impl Store {
     /// Every commit that any ref reaches; refs and commits that cannot be read are noted.
     fn reachable_commits(&self, report: &mut VerifyReport) -> Result<Vec<CommitId>> {
         let mut queue = Vec::new();
-        for repo in self.repos()? {
-            queue.extend(self.branches(&repo)?.iter().map(|b| b.commit));
-            queue.extend(self.tags(&repo)?.iter().map(|t| t.commit));
+        for row in self.database().scan(Table::Refs, b"") {
+            let head = row.and_then(|(key, value)| ref_in_row(&key, &value));
+            let noted = head.map(|record| queue.push(record.commit));
+            report.note("damaged", noted)?;
+        }
+        for row in self.database().scan(Table::Tags, b"") {
+            let tag = row.and_then(|(key, value)| tag_in_row(&key, &value));
+            let noted = tag.map(|tag| queue.push(tag.commit));
+            report.note("damaged", noted)?;
         }
         let mut seen = HashSet::new();
         let mut order = Vec::new();
@@ -136,63 +148,71 @@ impl Store {
             if !seen.insert(id) {
                 continue;
             }
-            match self.read_commit(id) {
-                Ok(commit) => {
-                    queue.extend(commit.parents);
-                    order.push(id);
-                }
-                Err(error) => report.note("damaged", Err(error))?,
-            }
+            let commit = self.read_commit(id);
+            let noted = commit.map(|commit| {
+                queue.extend(commit.parents);
+                order.push(id);
+            });
+            report.note("damaged", noted)?;
         }
         Ok(order)
     }
 
     /// Read a version's objects; compare what its tree says with what is known of the contents and edges.
-    fn check_commit(&self, id: CommitId) -> Result<Snapshot> {
+    fn check_commit(&self, id: CommitId, report: &mut VerifyReport) -> Result<Snapshot> {
         let version = self.snapshot(id)?;
         let parent = match version.commit.parents.first() {
             Some(&parent) => Some(self.snapshot(parent)?),
             None => None,
         };
-        let expected = parent.as_ref().map_or(0, |p| p.commit.version.0 + 1);
-        let damaged = |what: String| StoreError::corrupt(format!("commit {id}"), what);
-        if version.commit.version.0 != expected {
-            return Err(damaged(format!(
-                "it is numbered {}, not v{expected}",
+        let expected = parent
+            .as_ref()
+            .map_or(Some(0), |p| p.commit.version.0.checked_add(1));
+        if Some(version.commit.version.0) != expected {
+            let what = format!(
+                "it is numbered {}, which does not follow",
                 version.commit.version
-            )));
+            );
+            let wrong = StoreError::corrupt(format!("commit {id}"), what);
+            report.note("damaged", Err(wrong))?;
         }
         let wishes = deltaic_format::fetch::wishes_between(parent.as_ref(), &version);
         for (view, wish) in version.tensors().into_iter().zip(wishes) {
-            let key = ContentKey::new(view.spec.class, view.entry.id);
-            let record = self.contents().record(key)?;
-            if (record.elements, record.moments) != (view.spec.elements(), view.entry.moments) {
-                return Err(damaged(format!(
-                    "tensor {:?} is not what the store holds",
-                    view.spec.name
-                )));
-            }
-            let changed = wish.have.filter(|&have| have != key.id);
-            if changed.is_some() != view.entry.patch.is_some() {
-                return Err(damaged(format!(
-                    "tensor {:?} should list a patch, or not",
-                    view.spec.name
-                )));
-            }
-            let edge = match changed {
-                Some(have) => self
-                    .contents()
-                    .edge(ContentKey::new(key.class, have), key.id)?,
-                None => None,
-            };
-            if edge.is_some_and(|edge| Some(edge.patch) != view.entry.patch) {
-                return Err(damaged(format!(
-                    "tensor {:?} lists another patch than is stored",
-                    view.spec.name
-                )));
-            }
+            let checked = self.check_tensor(&version, view, wish.have);
+            report.note("damaged", checked)?;
         }
         Ok(version)
+    }
+
+    fn check_tensor(
+        &self,
+        version: &Snapshot,
+        view: TensorView<'_>,
+        before: Option<TensorId>,
+    ) -> Result<()> {
+        let damaged = |what: &str| {
+            let object = format!("tensor {:?} of commit {}", view.spec.name, version.id);
+            Err(StoreError::corrupt(object, what))
+        };
+        let key = ContentKey::new(view.spec.class, view.entry.id);
+        let record = self.contents().record(key)?;
+        if (record.elements, record.moments) != (view.spec.elements(), view.entry.moments) {
+            return damaged("its tree does not say what the store holds");
+        }
+        let changed = before.filter(|&before| before != key.id);
+        if changed.is_some() != view.entry.patch.is_some() {
+            return damaged("its tree should list a patch, or should not");
+        }
+        let edge = match changed {
+            Some(before) => self
+                .contents()
+                .edge(ContentKey::new(key.class, before), key.id)?,
+            None => None,
+        };
+        if edge.is_some_and(|edge| Some(edge.patch) != view.entry.patch) {
+            return damaged("its tree lists another patch than is stored");
+        }
+        Ok(())
     }
 
     /// Every content reaches a base whose pack holds it.
@@ -228,8 +248,14 @@ impl Store {
         for &from in contents {
             stop_if_cancelled(progress)?;
             for row in self.database().scan(Table::Edges, &from.to_bytes()) {
-                let (key, value) = row?;
                 report.edges += 1;
+                let (key, value) = match row {
+                    Ok(row) => row,
+                    Err(error) => {
+                        report.note("damaged", Err(error))?;
+                        break;
+                    }
+                };
                 let checked = edge_ends(&key)
                     .and_then(|(_, to)| {
                         Ok((
@@ -238,20 +264,14 @@ impl Store {
                         ))
                     })
                     .map_err(|e| StoreError::corrupt(format!("an edge of {from}"), e))
-                    .and_then(|(to, edge)| self.check_edge(from, to, &edge, &value));
+                    .and_then(|(to, edge)| self.check_edge(from, to, &edge));
                 report.note("damaged", checked)?;
             }
         }
         Ok(())
     }
 
-    fn check_edge(
-        &self,
-        from: ContentKey,
-        to: ContentKey,
-        edge: &EdgeRecord,
-        row: &[u8],
-    ) -> Result<()> {
+    fn check_edge(&self, from: ContentKey, to: ContentKey, edge: &EdgeRecord) -> Result<()> {
         let damaged =
             |what: &str| StoreError::corrupt(format!("edge from {from} to {}", to.id), what);
         let (before, after) = (self.contents().record(from)?, self.contents().record(to)?);
@@ -260,7 +280,8 @@ impl Store {
         for location in &edge.pieces {
             let changes = self.contents().changes_at(*location)?;
             changed += changes.len();
-            sum = sum.wrapping_add(changes.first_moment(location.piece * PIECE_ELEMENTS));
+            sum =
+                sum.wrapping_add(changes.first_moment(location.piece.wrapping_mul(PIECE_ELEMENTS)));
         }
         self.contents().check_edge_id(from, to.id, edge)?;
         if changed != edge.changed {
@@ -275,8 +296,8 @@ impl Store {
             .database()
             .get(Table::EdgesBack, &edge_key(to, from.id))?
         {
-            Some(back) if *back == *row => Ok(()),
-            _ => Err(damaged("it cannot be found from its end")),
+            Some(_) => Ok(()),
+            None => Err(damaged("it cannot be found from its end")),
         }
     }
 
@@ -305,17 +326,16 @@ impl Store {
         }
         let mut total = 0;
         for &key in &chosen {
-            total += self
-                .contents()
-                .find(key)?
-                .map_or(0, |r| r.elements * key.class.width() as u64);
+            // What cannot be read is noted when its turn comes.
+            let record = self.contents().find(key).ok().flatten();
+            total += record.map_or(0, |r| r.elements * key.class.width() as u64);
         }
         progress.phase("reading", Some(total));
         let results: Vec<Result<u64>> = chosen
             .par_iter()
             .map(|&key| {
                 let mut bytes = 0;
-                self.contents().open(key)?.read(|piece| {
+                self.contents().open(key)?.prove(|piece| {
                     bytes += piece.len() as u64;
                     progress.advance(piece.len() as u64);
                     stop_if_cancelled(progress)
@@ -327,6 +347,35 @@ impl Store {
             report.contents_read += 1;
             let result = result.map(|bytes| report.bytes_read += bytes);
             report.note("damaged", result)?;
+        }
+        Ok(())
+    }
+
+    /// Every pack has the hash that is its name.
+    fn check_packs(&self, report: &mut VerifyReport, progress: &dyn Progress) -> Result<()> {
+        progress.phase("hashing packs", None);
+        for row in self.database().scan(Table::Packs, b"") {
+            stop_if_cancelled(progress)?;
+            let checked = row.and_then(|(key, _)| {
+                let damaged = |what: &str| {
+                    let name = key
+                        .iter()
+                        .map(|byte| format!("{byte:02x}"))
+                        .collect::<String>();
+                    StoreError::corrupt(format!("pack {name}"), what)
+                };
+                let name =
+                    <[u8; 32]>::try_from(&key[..]).map_err(|_| damaged("its name is no hash"))?;
+                let path = self.folder().packs().join(pack_file_name(name));
+                if !path.exists() {
+                    return Err(damaged("it is missing"));
+                }
+                match hash_pack(&path)? == name {
+                    true => Ok(()),
+                    false => Err(damaged("it does not hash to its name")),
+                }
+            });
+            report.note("damaged", checked)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ pub use commit::Commit;
 pub use counterparts::Counterparts;
 pub use ref_record::{RefRecord, RefSignature, SignedRef};
 pub use schema::{Schema, TensorSpec, WeightFileSpec};
-pub use snapshot::{Snapshot, TensorView};
+pub use snapshot::{Snapshot, TensorView, check_agreement};
 pub use tree::{FileEntry, FileMode, TensorEntry, Tree, WeightFileEntry};
 
 use crate::bytes::ByteReader;

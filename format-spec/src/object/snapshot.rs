@@ -47,17 +47,7 @@ impl Snapshot {
     /// If tree and schema do not have the same numbers of files and tensors, or no folder can hold all
     /// their files.
     pub fn new(id: CommitId, commit: Commit, tree: Tree, schema: Arc<Schema>) -> Result<Self> {
-        if schema.tensor_count() != tree.tensors.len()
-            || schema.files.len() != tree.weight_files.len()
-        {
-            return Err(FormatError::invalid(
-                "tree",
-                "it does not have the tensors of its schema",
-            ));
-        }
-        let weights = schema.files.iter().map(|f| f.path.as_str());
-        let others = tree.files.iter().map(|f| f.path.as_str());
-        check_paths(weights.chain(others).collect())?;
+        check_agreement(&tree, &schema)?;
         Ok(Self {
             id,
             commit,
@@ -117,6 +107,22 @@ impl Snapshot {
     pub fn elements(&self) -> u64 {
         self.schema.tensors().map(TensorSpec::elements).sum()
     }
+}
+
+/// Whether `tree` can be a tree of `schema`.
+///
+/// # Errors
+///
+/// If they do not have the same numbers of files and tensors, or no folder can hold all their files.
+pub fn check_agreement(tree: &Tree, schema: &Schema) -> Result<()> {
+    if schema.tensor_count() != tree.tensors.len() || schema.files.len() != tree.weight_files.len()
+    {
+        let why = "it does not have the tensors of its schema";
+        return Err(FormatError::invalid("tree", why));
+    }
+    let weights = schema.files.iter().map(|f| f.path.as_str());
+    let others = tree.files.iter().map(|f| f.path.as_str());
+    check_paths(weights.chain(others).collect())
 }
 
 /// All paths are distinct and none is a folder of another, so that a folder can hold them all.

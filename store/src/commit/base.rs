@@ -77,11 +77,11 @@ impl Writing<'_> {
         if !self.claim(key) {
             return packs.discard_base();
         }
-        made.bases.push(PendingBase {
-            key,
+        let pending = PendingBase {
             elements,
             moments: whole.moments,
-        });
+        };
+        made.bases.insert(key, pending);
         packs.finish_base(key)
     }
 }

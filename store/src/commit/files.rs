@@ -57,7 +57,8 @@ impl Writing<'_> {
             self.progress.advance(file.size);
         }
         self.write_waiting(&mut waiting)?;
-        let bytes = self.settle_bases(packs, made.bases)?;
+        packs.close()?;
+        let bytes = self.settle_bases(&mut packs, &mut made)?;
         Ok((weight_files, files, bytes))
     }
 
@@ -105,6 +106,9 @@ impl Writing<'_> {
         for id in ids {
             let stored = database.get(Table::Files, id.as_bytes())?;
             if stored.is_none_or(|bytes| FileId::of(&bytes) != id) {
+                let mut batch = Batch::default();
+                batch.delete(Table::Files, id.0);
+                database.write(batch)?;
                 return Err(StoreError::corrupt(
                     format!("file {id}"),
                     "it does not read back as written",

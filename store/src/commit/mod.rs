@@ -13,20 +13,25 @@ use crate::checkpoint::Checkpoint;
 use crate::database::{Batch, Table};
 use crate::error::{Result, StoreError};
 use crate::packs::PackWriter;
-use crate::records::{ContentKey, ContentRecord};
-use crate::refs::{put_ref, ref_key};
+use crate::records::{ContentKey, ContentRecord, Origin};
+use crate::refs::put_ref;
 use crate::store::Store;
 use deltaic_format::fetch::TensorWish;
-use deltaic_format::ids::CommitId;
+use deltaic_format::ids::{CommitId, TensorId};
 use deltaic_format::name::{BranchName, RepoName};
-use deltaic_format::object::{CanonicalObject, Commit, RefRecord, Snapshot, Tree};
+use deltaic_format::object::{
+    CanonicalObject, Commit, RefRecord, Schema, Snapshot, Tree, check_agreement,
+};
 use deltaic_format::progress::Progress;
 use deltaic_format::{Moments, Version};
 use item::{Item, plan_items};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tensor::StoredTensor;
+
+/// Threads of a commit: each may hold a few hundred megabytes where everything has changed.
+const MAX_THREADS: usize = 8;
 
 /// Where the caller expects the branch to stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +43,7 @@ pub enum Expect {
 }
 
 /// What to commit where, and what to say of it. The time is the caller's, so that the same request makes the
-/// same commit.
+/// same commit on the same parent.
 #[derive(Debug, Clone)]
 pub struct CommitRequest {
     /// The repository; made if it is not there.
@@ -88,11 +93,12 @@ pub(crate) struct Writing<'a> {
     pub(crate) progress: &'a dyn Progress,
     /// Contents whose base is being written by some thread, so that equal ones are stored once.
     pub(crate) claimed: Mutex<HashSet<ContentKey>>,
+    /// Edges that some thread stores, likewise.
+    pub(crate) claimed_edges: Mutex<HashSet<(ContentKey, TensorId)>>,
 }
 
 /// A content whose base is in a pack, waiting for the pack to be durable.
 pub(crate) struct PendingBase {
-    pub(crate) key: ContentKey,
     pub(crate) elements: u64,
     pub(crate) moments: Moments,
 }
@@ -101,7 +107,7 @@ pub(crate) struct PendingBase {
 #[derive(Default)]
 pub(crate) struct Made {
     pub(crate) tensors: Vec<StoredTensor>,
-    pub(crate) bases: Vec<PendingBase>,
+    pub(crate) bases: HashMap<ContentKey, PendingBase>,
 }
 
 impl Writing<'_> {
@@ -121,7 +127,7 @@ impl Writing<'_> {
         }
         match contents
             .open(key)
-            .and_then(|reader| reader.read(|_| self.check_cancelled()))
+            .and_then(|reader| reader.prove(|_| self.check_cancelled()))
         {
             Ok(()) => Ok(true),
             Err(StoreError::Corrupt { .. }) => Ok(false),
@@ -133,6 +139,15 @@ impl Writing<'_> {
     pub(crate) fn claim(&self, key: ContentKey) -> bool {
         let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
         claimed.insert(key)
+    }
+
+    /// The same for the edge between two contents.
+    pub(crate) fn claim_edge(&self, from: ContentKey, to: TensorId) -> bool {
+        let mut claimed = self
+            .claimed_edges
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        claimed.insert((from, to))
     }
 
     /// Write `batch`, and of `contents` those that are not known yet: a row that names a base is never replaced by one
@@ -176,6 +191,7 @@ impl Store {
             checkpoint,
             progress,
             claimed: Mutex::default(),
+            claimed_edges: Mutex::default(),
         };
         let items = plan_items(checkpoint.schema(), parent.as_ref());
         let total = checkpoint
@@ -186,6 +202,13 @@ impl Store {
             + checkpoint.files().iter().map(|f| f.size).sum::<u64>();
         progress.phase("committing", Some(total));
         let (mut tensors, pack_bytes) = writing.store_tensors(&items)?;
+        for tensor in &mut tensors {
+            if let Some((from, to)) = tensor.same_edge {
+                // Another tensor of this commit made the same change, and stored it.
+                let edge = self.contents().edge(from, to)?;
+                tensor.patch_bytes = edge.map_or(0, |edge| edge.bytes);
+            }
+        }
         let (weight_files, files, file_bytes) = writing.store_files()?;
         checkpoint
             .check_unchanged()
@@ -201,7 +224,14 @@ impl Store {
             files,
         };
         let grown = self.database().written() - written_before + pack_bytes + file_bytes;
-        let published = self.publish_tree(request, &tree, parent.as_ref(), grown, batch)?;
+        let published = self.publish_tree(
+            request,
+            &tree,
+            parent.as_ref(),
+            Arc::new(schema.clone()),
+            grown,
+            batch,
+        )?;
         let full_bytes = (tree
             .weight_files
             .iter()
@@ -240,7 +270,14 @@ impl Store {
         progress.phase("comparing", Some(wanted.full_bytes()));
         let (changed, patch_bytes) = self.list_patches(&mut wanted, &wishes, progress)?;
         let batch = Batch::default();
-        let published = self.publish_tree(request, &wanted.tree, Some(&parent), 0, batch)?;
+        let published = self.publish_tree(
+            request,
+            &wanted.tree,
+            Some(&parent),
+            Arc::clone(&wanted.schema),
+            0,
+            batch,
+        )?;
         Ok(CommitOutcome {
             id: published.id,
             version: published.version,
@@ -293,7 +330,7 @@ impl Store {
     fn parent_of(&self, request: &CommitRequest) -> Result<Option<Snapshot>> {
         let CommitRequest { repo, branch, .. } = request;
         let head = self.find_branch(repo, branch)?;
-        if head.is_none() && self.must_exist(repo).is_ok() {
+        if head.is_none() && self.exists(repo)? {
             return Err(StoreError::not_found(
                 "branch",
                 format!("{branch} of {repo}"),
@@ -339,10 +376,12 @@ impl Store {
         request: &CommitRequest,
         tree: &Tree,
         parent: Option<&Snapshot>,
+        schema: Arc<Schema>,
         grown: u64,
         mut batch: Batch,
     ) -> Result<Published> {
         let tree_bytes = tree.to_bytes();
+        check_readable(&tree_bytes, &schema)?;
         let commit = Commit {
             tree: Tree::id_of(&tree_bytes),
             parents: parent.iter().map(|p| p.id).collect(),
@@ -366,16 +405,19 @@ impl Store {
         let new_bytes = grown + batch.len();
         batch.put(Table::Growth, id.0, new_bytes.to_le_bytes());
         self.database().publish(batch)?;
-        debug_assert!(
-            self.database()
-                .contains(Table::Refs, &ref_key(&request.repo, &request.branch))?
-        );
         Ok(Published {
             id,
             version: commit.version,
             new_bytes,
         })
     }
+}
+
+/// What is about to be published can be read by whoever gets it: encoders do not hold the caps that readers do.
+fn check_readable(tree: &[u8], schema: &Arc<Schema>) -> Result<()> {
+    let tree = Tree::from_bytes(tree).map_err(invalid)?;
+    Schema::from_bytes(&schema.to_bytes()).map_err(invalid)?;
+    check_agreement(&tree, schema).map_err(invalid)
 }
 
 fn invalid(error: deltaic_format::FormatError) -> StoreError {
@@ -390,6 +432,7 @@ impl Writing<'_> {
         let next = AtomicUsize::new(0);
         let threads = std::thread::available_parallelism()
             .map_or(1, usize::from)
+            .min(MAX_THREADS)
             .min(items.len().max(1));
         let results: Vec<Result<(Made, u64)>> = std::thread::scope(|scope| {
             let handles: Vec<_> = (0..threads)
@@ -414,7 +457,7 @@ impl Writing<'_> {
         Ok((tensors, bytes))
     }
 
-    /// One thread's work: items until none is left, then its packs made durable and its bases proven.
+    /// One thread's work: items until none is left, its bases settled whenever a pack is full.
     fn store_share(
         &self,
         items: &[Item],
@@ -423,52 +466,49 @@ impl Writing<'_> {
     ) -> Result<(Made, u64)> {
         let mut packs = PackWriter::new(self.store.folder(), number);
         let mut made = Made::default();
-        let work = loop {
-            let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                break Ok(());
-            };
-            if let Err(error) = self.store_item(item, &mut packs, &mut made) {
-                break Err(error);
+        let mut bytes = 0;
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let stored = self
+                .store_item(item, &mut packs, &mut made)
+                .and_then(|()| self.settle_bases(&mut packs, &mut made));
+            match stored {
+                Ok(settled) => bytes += settled,
+                Err(error) => {
+                    // The other threads need not go on.
+                    next.store(items.len(), Ordering::Relaxed);
+                    return Err(error);
+                }
             }
-        };
-        if work.is_err() {
-            // The other threads need not go on.
-            next.store(items.len(), Ordering::Relaxed);
         }
-        work?;
-        let bytes = self.settle_bases(packs, std::mem::take(&mut made.bases))?;
+        packs.close()?;
+        bytes += self.settle_bases(&mut packs, &mut made)?;
         Ok((made, bytes))
     }
 
-    /// Close the packs, let the database name their bases, and read each back against its id.
-    pub(crate) fn settle_bases(
-        &self,
-        packs: PackWriter<'_>,
-        pending: Vec<PendingBase>,
-    ) -> Result<u64> {
-        let placed: std::collections::HashMap<_, _> = packs.finish()?.into_iter().collect();
+    /// Read the bases of closed packs back against their ids, and only then let the database name them: a base that has
+    /// a row is proven.
+    pub(crate) fn settle_bases(&self, packs: &mut PackWriter<'_>, made: &mut Made) -> Result<u64> {
         let mut bytes = 0;
         let mut batch = Batch::default();
-        for base in &pending {
-            let location = placed[&base.key];
+        for (key, location) in packs.take_closed() {
+            self.check_cancelled()?;
+            let Some(base) = made.bases.remove(&key) else {
+                continue;
+            };
             self.store.contents().packs.forget(location.pack);
-            bytes += location.len;
             let record = ContentRecord {
                 elements: base.elements,
                 moments: base.moments,
                 whole_bytes: location.len,
-                base: Some(location),
+                origin: Origin::Base(location),
             };
-            batch.put(Table::Contents, base.key.to_bytes(), record.to_bytes());
+            self.store.contents().prove_base(key, record)?;
+            bytes += location.len;
+            batch.put(Table::Contents, key.to_bytes(), record.to_bytes());
+            batch.put(Table::Packs, location.pack, b"");
         }
-        {
-            let _rows = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
-            self.store.database().write(batch)?;
-        }
-        for base in &pending {
-            self.check_cancelled()?;
-            self.store.contents().open(base.key)?.read(|_| Ok(()))?;
-        }
+        let _rows = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.store.database().write(batch)?;
         Ok(bytes)
     }
 }

@@ -7,7 +7,7 @@ use crate::contents::ContentReader;
 use crate::database::{Batch, Table};
 use crate::error::{Result, StoreError};
 use crate::packs::PackWriter;
-use crate::records::{ContentKey, ContentRecord, EdgeRecord, PieceLocation, edge_key};
+use crate::records::{ContentKey, ContentRecord, EdgeRecord, Origin, PieceLocation, edge_key};
 use deltaic_format::ids::{PatchId, TensorId};
 use deltaic_format::object::TensorEntry;
 use deltaic_format::patch::{
@@ -17,8 +17,8 @@ use deltaic_format::patch_set::{self, SetBuilder};
 use deltaic_format::{ElementClass, Moments};
 use std::collections::BTreeMap;
 
-/// From this share of changed elements on, patch and base are both made and compared.
-const DENSE: f64 = 0.25;
+/// Patches that take less than one in so many bytes of the old content's base are smaller than any new base.
+const CLOSE: u64 = 8;
 
 /// A tensor that is stored.
 pub(crate) struct StoredTensor {
@@ -27,6 +27,8 @@ pub(crate) struct StoredTensor {
     pub(crate) changed: u64,
     /// What the change takes as stored.
     pub(crate) patch_bytes: u64,
+    /// The edge that another tensor of the commit stores, whose bytes this one takes too.
+    pub(crate) same_edge: Option<(ContentKey, TensorId)>,
 }
 
 /// A changed small tensor whose patch waits in a set, with both contents to prove it by.
@@ -103,8 +105,7 @@ impl Writing<'_> {
         let mut hasher = PatchHasher::new(class, parent, id, task.spec.elements());
         hasher.piece(0, &changes);
         let patch = hasher.finish();
-        let dense = changes.len() as f64 >= DENSE * task.spec.elements() as f64;
-        if dense && self.base_is_smaller(class, &changes, &new)? {
+        if self.base_is_smaller(from, &changes, &new)? {
             let mut stored = self.store_whole(task, Some(patch), &new, id, packs, made)?;
             stored.changed = changes.len();
             made.tensors.push(stored);
@@ -120,10 +121,18 @@ impl Writing<'_> {
             },
             changed: changes.len(),
             patch_bytes: 0,
+            same_edge: None,
         };
-        if let Some(edge) = self.sound_edge(from, id)? {
+        if let Some(edge) = self.store.contents().sound_edge(from, id)? {
             made.tensors.push(StoredTensor {
                 patch_bytes: edge.bytes,
+                ..stored
+            });
+            return Ok(());
+        }
+        if !self.claim_edge(from, id) {
+            made.tensors.push(StoredTensor {
+                same_edge: Some((from, id)),
                 ..stored
             });
             return Ok(());
@@ -157,12 +166,20 @@ impl Writing<'_> {
         Ok(reader)
     }
 
-    fn base_is_smaller(&self, class: ElementClass, changes: &Changes, new: &[u8]) -> Result<bool> {
-        let elements = (new.len() / class.width()) as u32;
-        let patch = patch_set::encode(class, &[(elements, changes)])?
-            .bytes
-            .len();
-        Ok(deltaic_format::base::encode_base(class, new).len() <= patch)
+    /// Whether the base of `new` takes less than the patch to it. Making it is worth it only if the patch is not much
+    /// smaller than what the old content takes as a base.
+    fn base_is_smaller(&self, from: ContentKey, changes: &Changes, new: &[u8]) -> Result<bool> {
+        let whole = self.store.contents().record(from)?.whole_bytes;
+        if changes.len() < whole / CLOSE {
+            return Ok(false);
+        }
+        let elements = (new.len() / from.class.width()) as u32;
+        let set = patch_set::encode(from.class, &[(elements, changes)])?;
+        let patch = set.bytes.len() as u64 - set.overhead;
+        if patch < whole / CLOSE {
+            return Ok(false);
+        }
+        Ok(deltaic_format::base::encode_base(from.class, new).len() as u64 <= patch)
     }
 
     /// Store a tensor of one piece as a base, unless its content is there already.
@@ -245,19 +262,6 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// The stored edge between two contents, unless there is none or it is damaged, when it is to be stored anew.
-    fn sound_edge(&self, from: ContentKey, to: TensorId) -> Result<Option<EdgeRecord>> {
-        let contents = self.store.contents();
-        let Some(edge) = contents.edge(from, to)? else {
-            return Ok(None);
-        };
-        match contents.check_edge_id(from, to, &edge) {
-            Ok(()) => Ok(Some(edge)),
-            Err(StoreError::Corrupt { .. }) => Ok(None),
-            Err(other) => Err(other),
-        }
-    }
-
     fn write_set(&self, bytes: &[u8]) -> Result<u64> {
         let number = self.store.allocate_set();
         let mut batch = Batch::default();
@@ -284,12 +288,12 @@ impl Writing<'_> {
         };
         let to = ContentKey::new(from.class, id);
         batch.put(Table::Edges, edge_key(from, id), edge.to_bytes());
-        batch.put(Table::EdgesBack, edge_key(to, from.id), edge.to_bytes());
+        batch.put(Table::EdgesBack, edge_key(to, from.id), b"");
         let record = ContentRecord {
             elements,
             moments,
             whole_bytes: self.store.contents().record(from)?.whole_bytes,
-            base: None,
+            origin: Origin::Edge(from.id),
         };
         Ok((to, record))
     }
@@ -325,11 +329,12 @@ impl Writing<'_> {
             },
             changed: streamed.changed,
             patch_bytes: streamed.bytes,
+            same_edge: None,
         };
-        if let Some(edge) = self.sound_edge(from, streamed.id)? {
+        if let Some(edge) = self.store.contents().sound_edge(from, streamed.id)? {
             stored.patch_bytes = edge.bytes;
             self.take_back_sets(&streamed)?;
-        } else if let Some(whole) = self.smaller_base(task, &streamed, packs)? {
+        } else if let Some(whole) = self.smaller_base(task, from, &streamed, packs)? {
             stored.patch_bytes = whole.base_len;
             self.keep_base(class, elements, &whole, packs, made)?;
             self.take_back_sets(&streamed)?;
@@ -440,11 +445,12 @@ impl Writing<'_> {
     fn smaller_base(
         &self,
         task: &Task<'_>,
+        from: ContentKey,
         edge: &StreamedEdge,
         packs: &mut PackWriter<'_>,
     ) -> Result<Option<Whole>> {
-        let elements = task.spec.elements();
-        if (edge.changed as f64) < DENSE * elements as f64 {
+        let whole = self.store.contents().record(from)?.whole_bytes;
+        if edge.bytes < whole / CLOSE {
             return Ok(None);
         }
         let whole = self.stream_same_base(task, edge.id, packs)?;
@@ -478,6 +484,7 @@ impl Task<'_> {
             },
             changed: 0,
             patch_bytes: 0,
+            same_edge: None,
         }
     }
 
@@ -491,6 +498,7 @@ impl Task<'_> {
             },
             changed: self.spec.elements(),
             patch_bytes: whole.base_len,
+            same_edge: None,
         }
     }
 }
