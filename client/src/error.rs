@@ -1,4 +1,5 @@
-//! The client's errors: few kinds, each naming its object and saying what to do.
+//! The client's errors: few kinds, each naming its object. They say what is the case; what to do about it is for whoever
+//! shows them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,11 +21,11 @@ pub enum ClientError {
     Checkpoint {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it, and what would be right.
+        /// What is wrong with it.
         what: String,
     },
     /// A file changes while it is read.
-    #[error("{} {how}; try again when nothing writes to it", path.display())]
+    #[error("{} {how}", path.display())]
     Changed {
         /// The file.
         path: PathBuf,
@@ -36,11 +37,11 @@ pub enum ClientError {
     NotAReplica {
         /// The folder.
         path: PathBuf,
-        /// Why, and what to give instead.
+        /// Why.
         what: String,
     },
     /// Another process has the replica open.
-    #[error("the replica {} is in use by {holder}; wait until it is done, or use another folder", path.display())]
+    #[error("the replica {} is in use by {holder}", path.display())]
     Locked {
         /// The folder.
         path: PathBuf,
@@ -48,7 +49,7 @@ pub enum ClientError {
         holder: String,
     },
     /// Files of a replica are not as the last pull left them; nothing was written.
-    #[error("{} is not as the last pull left it: {}; a repair (--repair) fetches it again", path.display(), Listed(what))]
+    #[error("{} is not as the last pull left it: {}", path.display(), Listed(what))]
     Modified {
         /// The folder.
         path: PathBuf,
@@ -56,9 +57,7 @@ pub enum ClientError {
         what: Vec<String>,
     },
     /// A patch does not fit the weights it is for; nothing was written.
-    #[error(
-        "{object}: {why}; nothing was written; a repair (--repair) checks what is held and fetches what differs"
-    )]
+    #[error("{object}: {why}")]
     Proof {
         /// The tensor.
         object: String,
@@ -66,9 +65,7 @@ pub enum ClientError {
         why: String,
     },
     /// A source sent something other than what was asked for; nothing was written.
-    #[error(
-        "the source sent bad data for {object}: {what}; nothing was written; try again, or verify the source"
-    )]
+    #[error("the source sent bad data for {object}: {what}")]
     Delivery {
         /// What it was for.
         object: String,
@@ -80,25 +77,33 @@ pub enum ClientError {
     Corrupt {
         /// The object.
         object: String,
-        /// What is wrong, and what to do.
+        /// What is wrong with it.
         what: String,
     },
     /// The files do not hold what was just written to them.
-    #[error("the replica {} is unusable: {} did not read back as written; pull again, which writes it anew and checks everything", path.display(), Listed(what))]
+    #[error("the replica {} is unusable: {} did not read back as written", path.display(), Listed(what))]
     Unusable {
         /// The folder.
         path: PathBuf,
         /// The tensors and files that failed.
         what: Vec<String>,
     },
-    /// Invalid input.
+    /// Something that was asked for cannot be: nothing has the name, or something is in the way.
     #[error("{what}")]
     Invalid {
-        /// What is wrong with it, and what would be right.
+        /// What it is.
         what: String,
     },
-    /// The disk is full; the version held is as before.
-    #[error("no space left for {}; free some and try again", path.display())]
+    /// A replica's update has begun to change its files, and stopped; the next pull completes it before anything else.
+    #[error("the update of the replica {} is under way, not complete: {source}", path.display())]
+    Unfinished {
+        /// The folder.
+        path: PathBuf,
+        /// What stopped it.
+        source: Box<ClientError>,
+    },
+    /// The disk is full; the version held is as before, unless this is why an update is unfinished.
+    #[error("no space left for {}", path.display())]
     NoSpace {
         /// The file that did not fit.
         path: PathBuf,
@@ -130,6 +135,18 @@ impl ClientError {
                 Self::NoSpace { path }
             }
             _ => Self::Io { path, source },
+        }
+    }
+
+    /// The failure of an update of the replica `root` that has begun to change it: what the disk said is not the whole
+    /// story then.
+    pub(crate) fn under_way(self, root: &Path) -> Self {
+        match self {
+            Self::NoSpace { .. } | Self::Io { .. } | Self::Changed { .. } => Self::Unfinished {
+                path: root.to_owned(),
+                source: Box::new(self),
+            },
+            other => other,
         }
     }
 

@@ -29,4 +29,10 @@ impl Handles {
         files.insert(key, Arc::clone(&file));
         Ok(file)
     }
+
+    /// Close all of them.
+    pub(crate) fn clear(&self) {
+        let mut files = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        files.clear();
+    }
 }

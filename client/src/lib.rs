@@ -11,7 +11,9 @@
 //! | where do versions come from? | [`source`] |
 //! | how are committed files written out? | [`export`](fn@export) |
 
+mod arrival;
 pub mod checkpoint;
+mod disk;
 mod error;
 mod export;
 mod handles;

@@ -43,7 +43,8 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Find the checkpoint at `path`, a folder or a `.safetensors` file, and read its headers.
     ///
-    /// Left out are `.git`, and at the top `.deltaic` and `.cache/huggingface`, which tools keep for themselves.
+    /// Left out are `.git`, folders that are Deltaic stores, and at the top `.deltaic` and `.cache/huggingface`, which
+    /// tools keep for themselves.
     ///
     /// # Errors
     ///
@@ -57,8 +58,7 @@ impl Checkpoint {
         if weights.is_empty() {
             return Err(ClientError::NoCheckpoint {
                 path: path.to_owned(),
-                what: "a folder with at least one *.safetensors file, or such a file, is needed"
-                    .into(),
+                what: "it has no *.safetensors file".into(),
             });
         }
         let mut schema = Schema::default();

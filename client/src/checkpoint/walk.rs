@@ -4,7 +4,8 @@ use crate::error::{At, ClientError, Result};
 use deltaic_format::name::TreePath;
 use deltaic_format::object::FileMode;
 use std::ffi::OsStr;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -114,7 +115,9 @@ impl Walk {
             }
             let kind = entry.file_type().at(&location)?;
             if kind.is_dir() {
-                self.folder(&location, &within)?;
+                if !is_store(&location) {
+                    self.folder(&location, &within)?;
+                }
             } else if kind.is_symlink() {
                 let target = self.follow(&location)?;
                 self.file(&location, target, &within)?;
@@ -142,17 +145,11 @@ impl Walk {
             ClientError::checkpoint(location, format!("a symlink that leads nowhere ({error})"))
         })?;
         if !target.starts_with(&self.bounds) {
-            let what = format!(
-                "a symlink to {}, which leaves the folder; replace it with the file itself",
-                target.display()
-            );
+            let what = format!("a symlink to {}, which leaves the folder", target.display());
             return Err(ClientError::checkpoint(location, what));
         }
         if target.is_dir() {
-            return Err(ClientError::checkpoint(
-                location,
-                "a symlink to a folder; replace it with the folder itself",
-            ));
+            return Err(ClientError::checkpoint(location, "a symlink to a folder"));
         }
         Ok(target)
     }
@@ -161,6 +158,15 @@ impl Walk {
 /// Whether an entry belongs to a tool and not to the checkpoint.
 fn is_skipped(name: &OsStr, within: &Path) -> bool {
     name == ".git" || within == Path::new(".deltaic") || within == Path::new(".cache/huggingface")
+}
+
+/// Whether `folder` is a Deltaic store, which may lie in the checkpoint that is committed to it.
+fn is_store(folder: &Path) -> bool {
+    /// How the store's own `FORMAT` begins.
+    const FORMAT: &[u8] = b"deltaic store format ";
+    let mut begin = [0; FORMAT.len()];
+    let file = File::open(folder.join("FORMAT"));
+    file.is_ok_and(|mut file| file.read_exact(&mut begin).is_ok() && begin == FORMAT)
 }
 
 /// The `models--…` folder of a Hugging Face cache that `root` is (part of) a snapshot in.
@@ -177,13 +183,10 @@ fn hugging_face_repository(root: &Path) -> Option<&Path> {
 fn tree_path(location: &Path, within: &Path) -> Result<TreePath> {
     let text = within
         .to_str()
-        .ok_or_else(|| ClientError::checkpoint(location, "its name is not UTF-8; rename it"))?;
+        .ok_or_else(|| ClientError::checkpoint(location, "its name is not UTF-8"))?;
     TreePath::new(text).map_err(|error| ClientError::checkpoint(location, error))
 }
 
 fn not_a_file(location: &Path) -> ClientError {
-    ClientError::checkpoint(
-        location,
-        "neither a file nor a folder; move it out of the checkpoint",
-    )
+    ClientError::checkpoint(location, "neither a file nor a folder")
 }

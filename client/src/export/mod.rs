@@ -1,19 +1,20 @@
 //! Export: the committed files of a version, byte for byte, in a folder that is no replica.
 
+mod private;
+
+use crate::arrival::{ContentArrival, bad, receive_file};
+use crate::disk::{Finish, Staging, check_tree, is_blocked, locate, sync_folder};
 use crate::error::{At, ClientError, Result};
-use crate::handles::Handles;
 use crate::parts::check_cancelled;
 use crate::source::Source;
-use deltaic_format::base::decode_base_of;
-use deltaic_format::fetch::{Delivery, PieceRef, TensorWish};
-use deltaic_format::ids::FileId;
+use deltaic_format::fetch::{Delivery, TensorWish};
 use deltaic_format::name::TreePath;
-use deltaic_format::object::{FileMode, Snapshot, TensorView};
-use deltaic_format::patch::{PIECE_ELEMENTS, piece_count, piece_len};
+use deltaic_format::object::{FileEntry, FileMode, Snapshot, TensorView, WeightFileEntry};
 use deltaic_format::progress::Progress;
-use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use private::PrivateFolder;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// What was written.
@@ -25,14 +26,17 @@ pub struct ExportOutcome {
     pub bytes: u64,
 }
 
-/// Write the files of `want`, or those at or below `only`, to `folder`, replacing files of the same names.
+/// Write the files of `want`, or those at or below `only`, to `folder`, replacing files and symlinks of the same names.
 ///
-/// Each is written under a temporary name beside its place and gets its own only once all are whole and have the
-/// hashes that the version names, so that a failure or a crash leaves no half file.
+/// Each is staged in a folder of this export's own in `folder/.deltaic`, where no committed file can lie, and gets its
+/// place by rename, only once all are whole, durable and have the hashes that the version names. So a failure or a crash
+/// leaves no half file, and exports that run at once do not meet. Nothing is written through a symlink.
 ///
 /// # Errors
 ///
-/// [`ClientError::Invalid`] if nothing lies at `only`; and if the source fails or files cannot be written.
+/// [`ClientError::Invalid`] if nothing lies at `only`, or something is in the way of a file: a folder in its place, or
+/// no folder where one is needed; and if the source fails or files cannot be written. Nothing has its name then, unless
+/// the disk failed between the renames.
 pub fn export(
     source: &dyn Source,
     want: &Snapshot,
@@ -40,238 +44,209 @@ pub fn export(
     folder: &Path,
     progress: &dyn Progress,
 ) -> Result<ExportOutcome> {
-    let selected = |path: &TreePath| only.is_none_or(|only| path.lies_in(only));
-    let mut export = Export {
+    check_tree(want)?;
+    let files = select(want, only)?;
+    check_places(folder, &files)?;
+    let private = PrivateFolder::create(folder)?;
+    let export = Export {
         source,
         want,
-        folder,
+        root: folder,
         progress,
-        files: Vec::new(),
-        handles: Handles::default(),
+        staging: Staging::new(private.path().to_owned()),
+        files,
     };
-    let result = export.run(&selected, only);
-    if result.is_err() {
-        // A partial file in the way of a later export would only be overwritten.
-        export
-            .files
-            .iter()
-            .for_each(|file| drop(fs::remove_file(&file.part)));
-    }
-    result
+    export.run()
 }
 
-/// A file on its way.
-struct PartFile {
-    part: PathBuf,
-    target: PathBuf,
+/// A file that is written; it is staged under its place in the list of them.
+struct ExportFile<'a> {
+    path: &'a TreePath,
+    content: Content<'a>,
+}
+
+enum Content<'a> {
+    /// Number of the weight file, what the tree says of it, and the length of its tensors' bytes.
+    Weights(usize, &'a WeightFileEntry, u64),
+    Plain(&'a FileEntry),
+}
+
+impl ExportFile<'_> {
+    fn len(&self) -> u64 {
+        match self.content {
+            Content::Weights(_, entry, data_len) => entry.data_offset() + data_len,
+            Content::Plain(entry) => entry.size,
+        }
+    }
+
+    fn mode(&self) -> FileMode {
+        match self.content {
+            Content::Weights(..) => FileMode::Plain,
+            Content::Plain(entry) => entry.mode,
+        }
+    }
+}
+
+/// The files of `want` at or below `only`.
+fn select<'a>(want: &'a Snapshot, only: Option<&TreePath>) -> Result<Vec<ExportFile<'a>>> {
+    let weights = want.weight_files().enumerate();
+    let weights = weights.map(|(number, (spec, entry))| ExportFile {
+        path: &spec.path,
+        content: Content::Weights(number, entry, spec.data_len()),
+    });
+    let plain = want.files().iter().map(|entry| ExportFile {
+        path: &entry.path,
+        content: Content::Plain(entry),
+    });
+    let selected = |file: &ExportFile<'_>| only.is_none_or(|only| file.path.lies_in(only));
+    let files: Vec<_> = weights.chain(plain).filter(selected).collect();
+    match only {
+        Some(only) if files.is_empty() => Err(ClientError::Invalid {
+            what: format!("{} has no file or folder {only}", want.commit.version),
+        }),
+        _ => Ok(files),
+    }
+}
+
+/// Fail if something is in the way of a file.
+fn check_places(root: &Path, files: &[ExportFile<'_>]) -> Result<()> {
+    match fs::metadata(root) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(io::Error::from(ErrorKind::NotADirectory)).at(root),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).at(root),
+    }
+    let none = BTreeSet::new();
+    for file in files {
+        is_blocked(root, file.path, &none)?;
+    }
+    Ok(())
 }
 
 struct Export<'a> {
     source: &'a dyn Source,
     want: &'a Snapshot,
-    folder: &'a Path,
+    root: &'a Path,
     progress: &'a dyn Progress,
-    files: Vec<PartFile>,
-    handles: Handles,
+    staging: Staging,
+    files: Vec<ExportFile<'a>>,
 }
 
 impl Export<'_> {
-    fn run(
-        &mut self,
-        selected: &dyn Fn(&TreePath) -> bool,
-        only: Option<&TreePath>,
-    ) -> Result<ExportOutcome> {
-        fs::create_dir_all(self.folder).at(self.folder)?;
-        let mut outcome = ExportOutcome::default();
-        self.progress
-            .phase("exporting", Some(self.bytes_of(selected)));
-        // Number of each weight file among the files on their way.
-        let mut weight_files = HashMap::new();
-        for (number, (spec, entry)) in self.want.weight_files().enumerate() {
-            if selected(&spec.path) {
-                weight_files.insert(number, self.files.len());
-                let file = self.create(&spec.path, FileMode::Plain)?;
-                let part = self.part(self.files.len() - 1);
-                file.write_all_at(&entry.header_len.to_le_bytes(), 0)
-                    .at(&part)?;
-                let at = entry.data_offset() - entry.header_len;
-                self.write_file(&file, &part, at, entry.header, entry.header_len)?;
-                outcome.bytes += entry.data_offset() + spec.data_len();
-            }
+    fn run(&self) -> Result<ExportOutcome> {
+        let bytes = self.files.iter().map(ExportFile::len).sum();
+        self.progress.phase("exporting", Some(bytes));
+        for number in 0..self.files.len() {
+            self.begin(number)?;
         }
-        for entry in self.want.files() {
-            if selected(&entry.path) {
-                let file = self.create(&entry.path, entry.mode)?;
-                let part = self.part(self.files.len() - 1);
-                self.write_file(&file, &part, 0, entry.id, entry.size)?;
-                outcome.bytes += entry.size;
-            }
-        }
-        if let (true, Some(only)) = (self.files.is_empty(), only) {
-            return Err(ClientError::Invalid {
-                what: format!("{} has no file or folder {only}", self.want.commit.version),
-            });
-        }
-        self.write_tensors(&weight_files)?;
-        self.publish()?;
-        outcome.files = self.files.len() as u64;
-        Ok(outcome)
-    }
-
-    fn bytes_of(&self, selected: &dyn Fn(&TreePath) -> bool) -> u64 {
-        let weights = self
-            .want
-            .weight_files()
-            .filter(|(spec, _)| selected(&spec.path));
-        let weights: u64 = weights
-            .map(|(spec, entry)| entry.data_offset() + spec.data_len())
-            .sum();
-        let files = self.want.files().iter().filter(|file| selected(&file.path));
-        weights + files.map(|file| file.size).sum::<u64>()
-    }
-
-    fn part(&self, number: usize) -> PathBuf {
-        self.files[number].part.clone()
-    }
-
-    /// Begin a file under its temporary name.
-    fn create(&mut self, path: &TreePath, mode: FileMode) -> Result<File> {
-        let target = self.folder.join(path.as_str());
-        let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
-            return Err(ClientError::Invalid {
-                what: format!("{} cannot be the place of a file", target.display()),
-            });
-        };
-        fs::create_dir_all(parent).at(parent)?;
-        let part = parent.join(format!(".{}.part", name.to_string_lossy()));
-        let file = File::create(&part).at(&part)?;
-        if mode == FileMode::Executable {
-            let mut permissions = file.metadata().at(&part)?.permissions();
-            // Executable for whoever may read it, as the umask left that.
-            let readable = permissions.mode() & 0o444;
-            permissions.set_mode(permissions.mode() | readable >> 2);
-            file.set_permissions(permissions).at(&part)?;
-        }
-        self.files.push(PartFile { part, target });
-        Ok(file)
-    }
-
-    /// Write a stored file at `at`, and check its hash.
-    fn write_file(
-        &self,
-        file: &File,
-        part: &Path,
-        mut at: u64,
-        id: FileId,
-        size: u64,
-    ) -> Result<()> {
-        let mut hasher = blake3::Hasher::new();
-        let mut left = size;
-        self.source.file(id, size, &mut |bytes| {
+        self.write_tensors()?;
+        for (number, file) in self.files.iter().enumerate() {
             check_cancelled(self.progress)?;
-            left = left
-                .checked_sub(bytes.len() as u64)
-                .ok_or_else(|| ClientError::delivery(format!("file {id}"), "it is too long"))?;
-            hasher.update(bytes);
-            file.write_all_at(bytes, at).at(part)?;
-            at += bytes.len() as u64;
-            self.progress.advance(bytes.len() as u64);
-            Ok(())
-        })?;
-        if left > 0 || hasher.finalize().as_bytes() != id.as_bytes() {
-            return Err(ClientError::delivery(
-                format!("file {id}"),
-                "it does not have its hash",
-            ));
+            let finish = Finish {
+                mode: file.mode(),
+                permissions: None,
+                modified: None,
+            };
+            self.staging.finish(number, finish)?;
         }
+        self.place()?;
+        Ok(ExportOutcome {
+            files: self.files.len() as u64,
+            bytes,
+        })
+    }
+
+    /// Stage a file, and write what of it is stored as a file: a header, or all of it.
+    fn begin(&self, number: usize) -> Result<()> {
+        let file = &self.files[number];
+        self.staging.create(number, file.len())?;
+        let (stored, begin) = match file.content {
+            Content::Plain(entry) => ((entry.id, entry.size), 0),
+            Content::Weights(_, entry, _) => {
+                let prefix = entry.header_len.to_le_bytes();
+                self.staging.write_at(number, 0, &prefix)?;
+                self.progress.advance(prefix.len() as u64);
+                ((entry.header, entry.header_len), prefix.len() as u64)
+            }
+        };
+        let mut put = |at, bytes: &[u8]| self.staging.write_at(number, begin + at, bytes);
+        receive_file(
+            self.source,
+            stored,
+            file.path.as_str(),
+            self.progress,
+            &mut put,
+        )?;
         Ok(())
     }
 
-    /// Fetch all tensors of the weight files on their way.
-    fn write_tensors(&self, weight_files: &HashMap<usize, usize>) -> Result<()> {
+    /// Fetch all tensors of the weight files that are staged.
+    fn write_tensors(&self) -> Result<()> {
+        let staged: HashMap<usize, usize> = (self.files.iter().enumerate())
+            .filter_map(|(number, file)| match file.content {
+                Content::Weights(weight_file, ..) => Some((weight_file, number)),
+                Content::Plain(_) => None,
+            })
+            .collect();
         let views = self.want.tensors();
-        let wanted = views
-            .iter()
-            .filter(|view| weight_files.contains_key(&view.file));
+        let wanted = (views.iter())
+            .filter(|view| staged.contains_key(&view.file) && view.spec.byte_len() > 0);
         let wishes: Vec<TensorWish> = wanted
             .map(|view| TensorWish {
                 tensor: view.index,
                 have: None,
             })
             .collect();
-        let mut begun: HashMap<usize, (u64, blake3::Hasher)> = (wishes.iter())
-            .map(|wish| (wish.tensor, (0, blake3::Hasher::new())))
+        // A tensor stays here until it is complete and right.
+        let mut open: HashMap<usize, ContentArrival> = (wishes.iter())
+            .map(|wish| (wish.tensor, ContentArrival::default()))
             .collect();
-        let mut content = Vec::new();
+        let mut buffer = Vec::new();
         self.source.fetch(self.want, &wishes, &mut |delivery| {
             check_cancelled(self.progress)?;
-            let Delivery::Content { piece, bytes } = delivery else {
-                return Err(ClientError::delivery(
-                    "a tensor",
-                    "a patch came, but nothing is held",
-                ));
-            };
-            let PieceRef { tensor, piece } = piece;
-            let (Some(view), Some((next, hasher))) = (views.get(tensor), begun.get_mut(&tensor))
-            else {
-                return Err(ClientError::delivery("a tensor", "it was not asked for"));
-            };
-            if *next != piece {
-                return Err(ClientError::delivery(
-                    name(view),
-                    "its pieces came out of order",
-                ));
+            let (view, arrival, piece, bytes) = expected(&views, &mut open, delivery)?;
+            let offset = arrival.piece(&view, piece, bytes, &mut buffer)?;
+            self.staging.write_at(staged[&view.file], offset, &buffer)?;
+            self.progress.advance(buffer.len() as u64);
+            if arrival.is_complete(&view) {
+                arrival.check(&view)?;
+                open.remove(&view.index);
             }
-            *next += 1;
-            let elements = piece_len(view.spec.elements(), piece);
-            decode_base_of(view.spec.class, elements, bytes, &mut content)
-                .map_err(|error| ClientError::delivery(name(view), error))?;
-            hasher.update(&content);
-            let offset = view.offset + piece * PIECE_ELEMENTS * view.spec.class.width() as u64;
-            self.write_at(weight_files[&view.file], offset, &content)
+            Ok(())
         })?;
-        for (tensor, (pieces, hasher)) in begun {
-            let view = &views[tensor];
-            let complete = pieces == piece_count(view.spec.elements());
-            if !complete || hasher.finalize().as_bytes() != view.entry.id.as_bytes() {
-                return Err(ClientError::delivery(
-                    name(view),
-                    "it is incomplete or does not have its hash",
-                ));
-            }
+        match open.keys().min() {
+            Some(&tensor) => Err(bad(&views[tensor], "not all of its pieces came")),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    fn write_at(&self, number: usize, offset: u64, content: &[u8]) -> Result<()> {
-        let part = &self.files[number].part;
-        let open = || OpenOptions::new().write(true).open(part).at(part);
-        self.handles
-            .get(number, open)?
-            .write_all_at(content, offset)
-            .at(part)?;
-        self.progress.advance(content.len() as u64);
-        Ok(())
-    }
-
-    /// Make all files durable and give them their names.
-    fn publish(&self) -> Result<()> {
-        for file in &self.files {
-            File::open(&file.part)
-                .and_then(|part| part.sync_all())
-                .at(&file.part)?;
+    /// Give all files their places, and make those durable.
+    fn place(&self) -> Result<()> {
+        check_places(self.root, &self.files)?;
+        let mut folders: BTreeSet<PathBuf> = BTreeSet::new();
+        for (number, file) in self.files.iter().enumerate() {
+            let to = locate(self.root, file.path)?;
+            self.staging.place(number, &to)?;
+            let within = Path::new(file.path.as_str()).ancestors().skip(1);
+            folders.extend(within.map(|within| self.root.join(within)));
         }
-        for file in &self.files {
-            fs::rename(&file.part, &file.target).at(&file.target)?;
-            let folder = file.target.parent().unwrap_or(self.folder);
-            File::open(folder)
-                .and_then(|folder| folder.sync_all())
-                .at(folder)?;
-        }
-        Ok(())
+        folders.iter().try_for_each(|folder| sync_folder(folder))
     }
 }
 
-fn name(view: &TensorView<'_>) -> String {
-    format!("tensor {} ({})", view.spec.name, view.path)
+/// The tensor that a delivery is of, if it is one that is still open.
+fn expected<'o, 'v, 'b>(
+    views: &[TensorView<'v>],
+    open: &'o mut HashMap<usize, ContentArrival>,
+    delivery: Delivery<'b>,
+) -> Result<(TensorView<'v>, &'o mut ContentArrival, u64, &'b [u8])> {
+    let Delivery::Content { piece, bytes } = delivery else {
+        let what = "a patch came, but nothing is held";
+        return Err(ClientError::delivery("a tensor", what));
+    };
+    let (Some(view), Some(arrival)) = (views.get(piece.tensor), open.get_mut(&piece.tensor)) else {
+        let object = format!("tensor number {}", piece.tensor);
+        return Err(ClientError::delivery(object, "it was not asked for"));
+    };
+    Ok((*view, arrival, piece.piece, bytes))
 }

@@ -4,47 +4,46 @@
 //! start leads to the same files. Files are read and written, not mapped: engines and users share this folder, and a
 //! mapping of a file that someone truncates, or that no longer fits the disk, is a crash where this is an error.
 
-use super::folder::{FileStat, Folder, sync_folder};
-use super::inspect::{scan_weight_file, tensor_name};
+use super::folder::Folder;
 use super::journal::{Journal, Record, Target};
 use super::plan::selected_paths;
+use super::runs::Runs;
+use super::stamp::{FileStat, Watch, settled_time};
 use super::state::Held;
 use super::{FaultPoint, Proof};
+use crate::disk::{open_if_there, sync_folder};
 use crate::error::{At, ClientError, Result};
 use crate::parts::read_exact_at;
 use deltaic_format::name::TreePath;
-use deltaic_format::object::{FileMode, TensorView};
-use deltaic_format::patch::{PIECE_ELEMENTS, piece_count, piece_len};
-use deltaic_format::progress::{Progress, Silent};
+use deltaic_format::object::TensorView;
+use deltaic_format::patch::{PIECE_ELEMENTS, piece_count};
+use deltaic_format::progress::Progress;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, Permissions};
-use std::io::ErrorKind;
-use std::ops::Range;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-/// Changed elements that lie no further apart, in bytes, are written with what lies between, at once.
-const GAP: usize = 16 << 10;
 
 /// Applies a journal.
 pub(super) struct Commit<'a> {
-    folder: &'a Folder,
-    target: &'a Target,
-    tensors: Vec<TensorView<'a>>,
-    /// How files looked that the journal does not touch.
+    pub(super) folder: &'a Folder,
+    pub(super) target: &'a Target,
+    pub(super) tensors: Vec<TensorView<'a>>,
+    /// How files looked before anything was written.
     stats: BTreeMap<TreePath, FileStat>,
-    fault: &'a FaultPoint,
+    pub(super) fault: &'a FaultPoint,
     /// The weight file that was written to last.
-    open: Option<(usize, File, PathBuf)>,
+    pub(super) open: Option<(usize, File, PathBuf)>,
     /// Weight files that were changed where they lie.
-    written: BTreeSet<usize>,
+    pub(super) written: BTreeSet<usize>,
     /// Files that were put in place.
-    placed: BTreeSet<TreePath>,
+    pub(super) placed: BTreeSet<TreePath>,
+    /// What others do meanwhile to files that are changed or placed.
+    pub(super) watch: Watch,
     /// Folders in which names came or went.
     renamed_in: BTreeSet<PathBuf>,
     /// What is not as it was written.
-    failed: BTreeSet<String>,
-    buffer: Vec<u8>,
+    pub(super) failed: BTreeSet<String>,
+    pub(super) buffer: Vec<u8>,
 }
 
 impl<'a> Commit<'a> {
@@ -64,6 +63,7 @@ impl<'a> Commit<'a> {
             open: None,
             written: BTreeSet::new(),
             placed: BTreeSet::new(),
+            watch: Watch::default(),
             renamed_in: BTreeSet::new(),
             failed: BTreeSet::new(),
             buffer: Vec::new(),
@@ -79,45 +79,28 @@ impl<'a> Commit<'a> {
         progress: &dyn Progress,
     ) -> Result<Held> {
         let progress = &Unstoppable(progress);
-        progress.phase("writing", None);
+        progress.phase("writing", Some(journal.bytes()));
         self.apply(journal, progress)?;
-        progress.phase("proving", None);
-        self.read_back(journal)?;
-        if proof == Proof::Full {
-            self.prove_weight_files(progress)?;
-        }
+        self.prove(journal, proof, progress)?;
         if !self.failed.is_empty() {
             return Err(ClientError::Unusable {
                 path: self.folder.root().to_owned(),
                 what: self.failed.into_iter().collect(),
             });
         }
-        let mut touched = BTreeMap::new();
-        for path in self.touched_paths() {
-            (self.fault)("settle")?;
-            let stat = self.folder.settle(&path)?;
-            touched.insert(path, Some(stat));
-        }
+        let touched = self.watch.stats();
         self.save(touched)
     }
 
     /// Apply a journal that a crash left. What it touches may have been changed by others since, so it is marked to
     /// be read in full before anything relies on it.
-    pub(super) fn replay(mut self, journal: &Journal) -> Result<Held> {
-        self.apply(journal, &Silent)?;
-        let touched = self.touched_paths().into_iter().map(|path| (path, None));
+    pub(super) fn replay(mut self, journal: &Journal, progress: &dyn Progress) -> Result<Held> {
+        let progress = &Unstoppable(progress);
+        progress.phase("replaying", Some(journal.bytes()));
+        self.apply(journal, progress)?;
+        let touched = self.watch.paths().into_iter().map(|path| (path, None));
         let touched = touched.collect();
         self.save(touched)
-    }
-
-    /// Every file that the journal writes.
-    fn touched_paths(&self) -> BTreeSet<TreePath> {
-        let schema = &self.target.snapshot.schema;
-        let written = self
-            .written
-            .iter()
-            .map(|file| schema.files[*file].path.clone());
-        written.chain(self.placed.iter().cloned()).collect()
     }
 
     /// Make the target the replica's state.
@@ -166,10 +149,20 @@ impl<'a> Commit<'a> {
                 Ok(())
             }
             Record::Remove { path } => self.remove(&path),
-            Record::Rename { staged, mode, path } => self.place(staged, mode, &path),
+            Record::Rename { staged, path } => self.place(staged, &path),
             Record::Void { .. } => Ok(()),
         })?;
         self.open = None;
+        self.settle()?;
+        for folder in self.renamed_in.iter().filter(|folder| folder.is_dir()) {
+            (self.fault)("sync")?;
+            sync_folder(folder)?;
+        }
+        Ok(())
+    }
+
+    /// Settle what was changed where it lies, and make it durable.
+    fn settle(&mut self) -> Result<()> {
         let schema = &self.target.snapshot.schema;
         for number in &self.written {
             let path = &schema.files[*number].path;
@@ -178,11 +171,11 @@ impl<'a> Commit<'a> {
             }
             (self.fault)("sync")?;
             let (file, location) = self.folder.open(path, true)?;
+            // What was written since our last write was not by us.
+            self.watch.look(path, Some(stat_of(&file, &location)?));
+            file.set_modified(settled_time()).at(&location)?;
+            self.watch.wrote(path, stat_of(&file, &location)?);
             file.sync_all().at(&location)?;
-        }
-        for folder in self.renamed_in.iter().filter(|folder| folder.is_dir()) {
-            (self.fault)("sync")?;
-            sync_folder(folder)?;
         }
         Ok(())
     }
@@ -203,6 +196,7 @@ impl<'a> Commit<'a> {
         let Some((_, file, location)) = &self.open else {
             return Ok(());
         };
+        self.watch.look(view.path, Some(stat_of(file, location)?));
         for run in Runs::new(&view, piece, indexes, words)? {
             self.buffer.resize(run.bytes.len(), 0);
             let offset = begin + run.bytes.start as u64;
@@ -210,6 +204,7 @@ impl<'a> Commit<'a> {
             run.for_each_word(|at, word| self.buffer[at..at + word.len()].copy_from_slice(word));
             file.write_all_at(&self.buffer, offset).at(location)?;
         }
+        self.watch.wrote(view.path, stat_of(file, location)?);
         Ok(())
     }
 
@@ -219,10 +214,14 @@ impl<'a> Commit<'a> {
         }
         (self.fault)("bytes")?;
         self.check_bytes(number, offset, bytes)?;
-        match &self.open {
-            Some((_, file, location)) => file.write_all_at(bytes, offset).at(location),
-            None => Ok(()),
-        }
+        let Some((_, file, location)) = &self.open else {
+            return Ok(());
+        };
+        let path = &self.target.snapshot.schema.files[number].path;
+        self.watch.look(path, Some(stat_of(file, location)?));
+        file.write_all_at(bytes, offset).at(location)?;
+        self.watch.wrote(path, stat_of(file, location)?);
+        Ok(())
     }
 
     /// Check that bytes lie within their weight file, which never grows.
@@ -256,26 +255,29 @@ impl<'a> Commit<'a> {
     }
 
     /// Move a staged file to its place, unless that was done already.
-    fn place(&mut self, staged: usize, mode: FileMode, path: &TreePath) -> Result<()> {
+    fn place(&mut self, staged: usize, path: &TreePath) -> Result<()> {
         self.placed.insert(path.clone());
         self.note_folders_of(path);
-        let from = self.folder.staged(staged);
+        let staging = self.folder.staging();
+        let from = staging.path(staged);
         let to = self.folder.locate(path)?;
-        let metadata = match fs::symlink_metadata(&from) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            metadata => metadata.at(&from)?,
+        let Some(file) = open_if_there(&from, false)? else {
+            self.watch.begin(path, None);
+            return Ok(());
         };
         (self.fault)("rename")?;
-        let parent = to.parent().unwrap_or(self.folder.root());
-        fs::create_dir_all(parent).at(parent)?;
-        let bits = metadata.permissions().mode();
-        // Whoever may read it may run it.
-        let bits = match mode {
-            FileMode::Plain => bits & !0o111,
-            FileMode::Executable => bits | (bits & 0o444) >> 2,
+        // It was settled when it was staged.
+        let settled = stat_of(&file, &from)?;
+        staging.place(staged, &to)?;
+        let placed = stat_of(&file, &to)?;
+        // The rename alone may change the time of the last change.
+        let expected = FileStat {
+            ctime_ns: placed.ctime_ns,
+            ..settled
         };
-        fs::set_permissions(&from, Permissions::from_mode(bits)).at(&from)?;
-        fs::rename(&from, &to).at(&to)
+        self.watch.begin(path, Some(expected));
+        self.watch.look(path, Some(placed));
+        Ok(())
     }
 
     /// Note the folders whose names have to be made durable for `path` to be there, or gone.
@@ -286,7 +288,7 @@ impl<'a> Commit<'a> {
     }
 
     /// A tensor of the target and where its piece `piece` begins in the file.
-    fn piece(&self, tensor: usize, piece: u64) -> Result<(TensorView<'a>, u64)> {
+    pub(super) fn piece(&self, tensor: usize, piece: u64) -> Result<(TensorView<'a>, u64)> {
         let view = (self.tensors.get(tensor).copied())
             .filter(|view| piece < piece_count(view.spec.elements()))
             .ok_or_else(|| {
@@ -299,7 +301,7 @@ impl<'a> Commit<'a> {
 
     /// Open weight file `number` for writing. If it is not there in its full length, which only others can have
     /// done, it is noted as failed.
-    fn open_weight_file(&mut self, number: usize) -> Result<bool> {
+    pub(super) fn open_weight_file(&mut self, number: usize) -> Result<bool> {
         if (self.open.as_ref()).is_some_and(|(open, ..)| *open == number) {
             return Ok(true);
         }
@@ -312,6 +314,7 @@ impl<'a> Commit<'a> {
             return Err(ClientError::corrupt("the journal", what));
         };
         self.written.insert(number);
+        (self.watch).begin(&spec.path, self.stats.get(&spec.path).copied());
         let size = self.folder.stat(&spec.path).map(|stat| stat.size);
         if size != Some(entry.data_offset() + spec.data_len()) {
             self.failed.insert(spec.path.to_string());
@@ -321,90 +324,10 @@ impl<'a> Commit<'a> {
         self.open = Some((number, file, location));
         Ok(true)
     }
+}
 
-    /// Compare what the journal wrote with what the files hold now.
-    fn read_back(&mut self, journal: &Journal) -> Result<()> {
-        journal.for_each(|record| {
-            let good = match record {
-                Record::Words {
-                    tensor,
-                    piece,
-                    indexes,
-                    words,
-                } => self.holds_words(tensor, piece, indexes, words)?,
-                Record::Bytes {
-                    file,
-                    offset,
-                    bytes,
-                } => self.holds_bytes(file, offset, bytes)?,
-                _ => None,
-            };
-            self.failed.extend(good);
-            Ok(())
-        })?;
-        self.open = None;
-        Ok(())
-    }
-
-    /// The name of the tensor if its file does not hold these words.
-    fn holds_words(
-        &mut self,
-        tensor: usize,
-        piece: u64,
-        indexes: &[u8],
-        words: &[u8],
-    ) -> Result<Option<String>> {
-        let (view, begin) = self.piece(tensor, piece)?;
-        if !self.open_weight_file(view.file)? {
-            return Ok(None);
-        }
-        let Some((_, file, location)) = &self.open else {
-            return Ok(None);
-        };
-        let mut good = true;
-        for run in Runs::new(&view, piece, indexes, words)? {
-            self.buffer.resize(run.bytes.len(), 0);
-            let offset = begin + run.bytes.start as u64;
-            read_exact_at(file, location, offset, &mut self.buffer)?;
-            run.for_each_word(|at, word| good &= self.buffer[at..at + word.len()] == *word);
-        }
-        Ok((!good).then(|| tensor_name(&view)))
-    }
-
-    /// The name of the file if it does not hold these bytes.
-    fn holds_bytes(&mut self, number: usize, offset: u64, bytes: &[u8]) -> Result<Option<String>> {
-        if !self.open_weight_file(number)? {
-            return Ok(None);
-        }
-        let Some((_, file, location)) = &self.open else {
-            return Ok(None);
-        };
-        self.buffer.resize(bytes.len(), 0);
-        read_exact_at(file, location, offset, &mut self.buffer)?;
-        let path = &self.target.snapshot.schema.files[number].path;
-        Ok((self.buffer != bytes).then(|| path.to_string()))
-    }
-
-    /// Check header and moments of everything in the weight files that were written.
-    fn prove_weight_files(&mut self, progress: &dyn Progress) -> Result<()> {
-        let mut rest = &self.tensors[..];
-        for (number, (spec, entry)) in self.target.snapshot.weight_files().enumerate() {
-            let (tensors, after) = rest.split_at(spec.tensors.len());
-            rest = after;
-            let touched = self.written.contains(&number) || self.placed.contains(&spec.path);
-            if !touched || self.failed.contains(spec.path.as_str()) {
-                continue;
-            }
-            let (header, good) =
-                scan_weight_file(self.folder, entry, tensors, &spec.path, progress)?;
-            if !header {
-                self.failed.insert(format!("the header of {}", spec.path));
-            }
-            let bad = tensors.iter().zip(good).filter(|(_, good)| !good);
-            self.failed.extend(bad.map(|(view, _)| tensor_name(view)));
-        }
-        Ok(())
-    }
+fn stat_of(file: &File, location: &Path) -> Result<FileStat> {
+    Ok(FileStat::of(&file.metadata().at(location)?))
 }
 
 /// Passes progress on, and takes no wish to stop: a commit under way is completed.
@@ -417,73 +340,5 @@ impl Progress for Unstoppable<'_> {
 
     fn advance(&self, bytes: u64) {
         self.0.advance(bytes);
-    }
-}
-
-/// Words of a piece in runs that are read and written at once.
-struct Runs<'a> {
-    indexes: &'a [[u8; 4]],
-    words: &'a [u8],
-    width: usize,
-}
-
-/// Neighbouring words of a piece.
-struct Run<'a> {
-    /// Where they lie in the piece, with what lies between them.
-    bytes: Range<usize>,
-    indexes: &'a [[u8; 4]],
-    words: &'a [u8],
-    width: usize,
-}
-
-impl<'a> Runs<'a> {
-    fn new(view: &TensorView<'_>, piece: u64, indexes: &'a [u8], words: &'a [u8]) -> Result<Self> {
-        let width = view.spec.class.width();
-        let indexes = indexes.as_chunks().0;
-        let end = piece_len(view.spec.elements(), piece);
-        let ascending =
-            indexes.is_sorted_by(|a, b| u32::from_le_bytes(*a) < u32::from_le_bytes(*b));
-        let inside =
-            (indexes.last()).is_some_and(|last| u64::from(u32::from_le_bytes(*last)) < end);
-        if !ascending || !inside || words.len() != indexes.len() * width {
-            let what = format!("words of {} are not in their piece", tensor_name(view));
-            return Err(ClientError::corrupt("the journal", what));
-        }
-        Ok(Self {
-            indexes,
-            words,
-            width,
-        })
-    }
-}
-
-impl<'a> Iterator for Runs<'a> {
-    type Item = Run<'a>;
-
-    fn next(&mut self) -> Option<Run<'a>> {
-        let at = |index: &[u8; 4]| u32::from_le_bytes(*index) as usize * self.width;
-        let begin = at(self.indexes.first()?);
-        let near = |pair: &&[[u8; 4]]| at(&pair[1]) - at(&pair[0]) <= GAP;
-        let count = 1 + self.indexes.windows(2).take_while(near).count();
-        let (indexes, rest) = self.indexes.split_at(count);
-        let end = at(&indexes[count - 1]) + self.width;
-        let (words, rest_words) = self.words.split_at(count * self.width);
-        (self.indexes, self.words) = (rest, rest_words);
-        Some(Run {
-            bytes: begin..end,
-            indexes,
-            words,
-            width: self.width,
-        })
-    }
-}
-
-impl Run<'_> {
-    /// Give every word, with where it lies in the run's bytes.
-    fn for_each_word(&self, mut each: impl FnMut(usize, &[u8])) {
-        for (index, word) in self.indexes.iter().zip(self.words.chunks_exact(self.width)) {
-            let at = u32::from_le_bytes(*index) as usize * self.width - self.bytes.start;
-            each(at, word);
-        }
     }
 }

@@ -1,80 +1,71 @@
-//! The folder on disk: paths that never leave it, its lock, and writes that are there wholly or not at all.
+//! A replica's folder on disk: its own files in `.deltaic`, its lock, and writes that are there wholly or not at all.
 
+use super::lock::Lock;
+use super::stamp::FileStat;
+use crate::disk::{
+    INTERNAL, LOST_AND_FOUND, Staging, create_folders, create_new, is_folder, locate, open,
+    open_if_there, remove_if_there, sync_folder,
+};
 use crate::error::{At, ClientError, Result};
 use deltaic_format::name::TreePath;
-use rustix::fs::OFlags;
-use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
-/// Where a replica keeps its own files.
-pub(super) const INTERNAL: &str = ".deltaic";
 const STAGED: &str = "staged";
+const LOCK: &str = "lock";
+const NEW: &str = "new";
 
-/// What tells that a file is as we left it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FileStat {
-    /// Length in bytes.
-    pub size: u64,
-    /// Modification time, nanoseconds since 1970, UTC.
-    pub mtime_ns: i64,
-    /// Inode number.
-    pub inode: u64,
-}
-
-impl FileStat {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            size: metadata.len(),
-            mtime_ns: metadata.mtime().wrapping_mul(1_000_000_000) + metadata.mtime_nsec(),
-            inode: metadata.ino(),
-        }
-    }
+/// What a folder is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// To pull into it; it may be missing or empty.
+    Create,
+    /// To use the replica that is there, for reading only where nothing else is allowed.
+    Open,
+    /// To read it.
+    #[cfg(test)]
+    Read,
 }
 
 /// A replica's folder, locked as long as this lives.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
-    /// Holds the lock.
-    _lock: File,
+    staging: Staging,
+    lock: Lock,
+    /// Folders that were made to lock it, the outermost first.
+    made: Vec<PathBuf>,
 }
 
 impl Folder {
-    /// Make sure that `root` has a `.deltaic` and lock it. With `create` the folder may be missing or empty.
-    pub(super) fn lock(root: &Path, create: bool) -> Result<Self> {
-        let refuse = |what: &str| {
-            Err(ClientError::NotAReplica {
-                path: root.to_owned(),
-                what: what.to_owned(),
-            })
-        };
-        match fs::metadata(root) {
-            Ok(metadata) if !metadata.is_dir() => return refuse("it is no folder; give a folder"),
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(root),
-            Ok(_) => {}
-            Err(_) if !create => return refuse("there is no such folder"),
-            Err(_) => {}
+    /// Make sure that `root` has a `.deltaic` and lock it.
+    pub(super) fn lock(root: &Path, access: Access) -> Result<Self> {
+        /// Others can take the folder away between two steps only when their first pull fails.
+        const ATTEMPTS: usize = 100;
+        let mut made = Vec::new();
+        for _ in 0..ATTEMPTS {
+            made.extend(find_or_make(root, access)?);
+            let Some(lock) = take_lock(root, access)? else {
+                continue;
+            };
+            let staged = root.join(INTERNAL).join(STAGED);
+            if lock.is_exclusive() && !is_folder(&staged)? {
+                fs::create_dir(&staged).at(&staged)?;
+                sync_folder(&root.join(INTERNAL))?;
+            }
+            return Ok(Self {
+                root: root.to_owned(),
+                staging: Staging::new(staged),
+                lock,
+                made,
+            });
         }
-        let internal = root.join(INTERNAL);
-        match fs::symlink_metadata(&internal) {
-            Ok(metadata) if metadata.is_dir() => {}
-            Ok(_) => return refuse("its .deltaic is no folder; give an empty folder"),
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(&internal),
-            Err(_) if !create => return refuse("it has no .deltaic; pull a version into it"),
-            Err(_) if has_files(root)? => return refuse(NOT_EMPTY),
-            Err(_) => fs::create_dir_all(&internal).at(&internal)?,
-        }
-        let lock = take_lock(root, &internal.join("lock"))?;
-        let root = root.to_owned();
-        let folder = Self { root, _lock: lock };
-        let staged = folder.internal(STAGED);
-        fs::create_dir_all(&staged).at(&staged)?;
-        Ok(folder)
+        Err(ClientError::Locked {
+            path: root.to_owned(),
+            holder: "another process".into(),
+        })
     }
 
     /// The folder.
@@ -87,78 +78,108 @@ impl Folder {
         self.root.join(INTERNAL).join(name)
     }
 
-    /// The staged file of number `number`.
-    pub(super) fn staged(&self, number: usize) -> PathBuf {
-        self.internal(STAGED).join(number.to_string())
+    /// Fail if the folder is open for reading only.
+    pub(super) fn check_writable(&self) -> Result<()> {
+        match self.lock.is_exclusive() {
+            true => Ok(()),
+            false => Err(ErrorKind::PermissionDenied.into()).at(&self.internal(LOCK)),
+        }
     }
 
-    /// Where the file `path` of the tree lies. No part of the way there may be a symlink or a file, so that
-    /// nothing is ever read or written outside the folder.
+    /// Whether the folder is open for reading only.
+    pub(super) fn is_read_only(&self) -> bool {
+        !self.lock.is_exclusive()
+    }
+
+    /// The files on their way into the replica.
+    pub(super) fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    /// Where the file `path` of the tree lies; see [`locate`].
     pub(super) fn locate(&self, path: &TreePath) -> Result<PathBuf> {
-        let mut location = self.root.clone();
-        let mut parts = path.as_str().split('/').peekable();
-        while let Some(part) = parts.next() {
-            location.push(part);
-            if parts.peek().is_none() {
-                break;
-            }
-            match fs::symlink_metadata(&location) {
-                Ok(metadata) if metadata.is_dir() => {}
-                Ok(_) => {
-                    let what = format!(
-                        "{} is in the way of {path}: it is no folder; move it away",
-                        location.display()
-                    );
-                    return Err(ClientError::Invalid { what });
-                }
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(error).at(&location),
-            }
-        }
-        Ok(location)
+        locate(&self.root, path)
     }
 
     /// Stat of the file `path` of the tree; `None` if there is no regular file, or a symlink on the way to it.
     pub(super) fn stat(&self, path: &TreePath) -> Option<FileStat> {
+        self.metadata(path).map(|metadata| FileStat::of(&metadata))
+    }
+
+    /// The permissions of the regular file `path` of the tree, if there is one.
+    pub(super) fn permissions(&self, path: &TreePath) -> Option<u32> {
+        self.metadata(path).map(|metadata| metadata.mode())
+    }
+
+    fn metadata(&self, path: &TreePath) -> Option<fs::Metadata> {
         let location = self.locate(path).ok()?;
-        let metadata = fs::symlink_metadata(location).ok()?;
-        metadata.is_file().then(|| FileStat::of(&metadata))
+        (fs::symlink_metadata(location).ok()).filter(fs::Metadata::is_file)
+    }
+
+    /// Whether the file `path` of the tree may be changed where it lies: it is ours, so that its times can be set, it may
+    /// be written, and it has no other name under which someone keeps it as it is.
+    pub(super) fn may_patch(&self, path: &TreePath) -> bool {
+        const OWNER_WRITES: u32 = 0o200;
+        let Some(metadata) = self.metadata(path) else {
+            return false;
+        };
+        let user = rustix::process::geteuid();
+        let ours = user.is_root() || metadata.uid() == user.as_raw();
+        let protected = metadata.mode() & OWNER_WRITES == 0;
+        ours && !protected && metadata.nlink() == 1 && self.open(path, true).is_ok()
     }
 
     /// Open the file `path` of the tree, for writing too if `write`.
     pub(super) fn open(&self, path: &TreePath, write: bool) -> Result<(File, PathBuf)> {
         let location = self.locate(path)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(write)
-            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
-            .open(&location)
-            .at(&location)?;
-        Ok((file, location))
-    }
-
-    /// Give a file that was just written a time in the past, in a whole second, and return its stat: any later write
-    /// then changes its time, however coarse the clock of the file system is.
-    pub(super) fn settle(&self, path: &TreePath) -> Result<FileStat> {
-        /// More than the tick of any kernel.
-        const TICK: Duration = Duration::from_millis(20);
-        let (file, location) = self.open(path, true)?;
-        let past = (SystemTime::now() - TICK)
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        let second = SystemTime::UNIX_EPOCH + Duration::from_secs(past.as_secs());
-        file.set_modified(second).at(&location)?;
-        Ok(FileStat::of(&file.metadata().at(&location)?))
+        Ok((open(&location, write)?, location))
     }
 
     /// Write a file of the replica's own so that a crash leaves the old or the new one; which of them is certain after
     /// [`sync`](Self::sync).
     pub(super) fn replace(&self, name: &str, content: &[u8]) -> Result<()> {
-        let (path, new) = (self.internal(name), self.internal(&format!("{name}.new")));
-        let mut file = File::create(&new).at(&new)?;
-        file.write_all(content).at(&new)?;
-        file.sync_all().at(&new)?;
+        self.reserve(name, content)?;
+        let (path, new) = (self.internal(name), self.reserved(name));
         fs::rename(&new, &path).at(&path)
+    }
+
+    /// Write what is to replace a file of the replica's own beside it, so that
+    /// [`replace_reserved`](Self::replace_reserved) needs no space any more.
+    pub(super) fn reserve(&self, name: &str, content: &[u8]) -> Result<()> {
+        let new = self.reserved(name);
+        remove_if_there(&new)?;
+        let mut file = create_new(&new)?;
+        file.write_all(content).at(&new)?;
+        file.sync_all().at(&new)
+    }
+
+    /// Replace a file of the replica's own as [`replace`](Self::replace) does, by way of what was reserved for it, if
+    /// that is still there: written over, where it differs, and renamed.
+    pub(super) fn replace_reserved(&self, name: &str, content: &[u8]) -> Result<()> {
+        let (path, new) = (self.internal(name), self.reserved(name));
+        if self.read(name)?.is_some_and(|current| current == content) {
+            return remove_if_there(&new);
+        }
+        let Some(mut file) = open_if_there(&new, true)? else {
+            return self.replace(name, content);
+        };
+        let mut reserved = Vec::new();
+        file.read_to_end(&mut reserved).at(&new)?;
+        if reserved != content {
+            file.write_all_at(content, 0).at(&new)?;
+            file.set_len(content.len() as u64).at(&new)?;
+            file.sync_all().at(&new)?;
+        }
+        fs::rename(&new, &path).at(&path)
+    }
+
+    /// Delete what was reserved for a file of the replica's own.
+    pub(super) fn unreserve(&self, name: &str) -> Result<()> {
+        remove_if_there(&self.reserved(name))
+    }
+
+    fn reserved(&self, name: &str) -> PathBuf {
+        self.internal(&format!("{name}.{NEW}"))
     }
 
     /// Make the names of the replica's own files durable.
@@ -169,20 +190,20 @@ impl Folder {
     /// Read a file of the replica's own; `None` if there is none.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let path = self.internal(name);
-        match fs::read(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            read => read.at(&path).map(Some),
-        }
+        let Some(mut file) = open_if_there(&path, false)? else {
+            return Ok(None);
+        };
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).at(&path)?;
+        Ok(Some(content))
     }
 
     /// Delete everything that is staged.
     pub(super) fn clear_staged(&self) -> Result<()> {
-        let staged = self.internal(STAGED);
-        fs::remove_dir_all(&staged).at(&staged)?;
-        fs::create_dir(&staged).at(&staged)
+        self.staging.clear()
     }
 
-    /// Whether the folder holds anything but `.deltaic`.
+    /// Whether the folder holds anything that a replica would have to share it with.
     pub(super) fn has_files(&self) -> Result<bool> {
         has_files(&self.root)
     }
@@ -198,10 +219,97 @@ impl Folder {
             within = parent.parent();
         }
     }
+
+    /// Take back what was made to lock the folder, if nothing has come into it since.
+    fn unmake(&self) {
+        let has = |name: &str| fs::symlink_metadata(self.internal(name)).is_ok();
+        if self.made.is_empty() || has(super::state::STATE) || has(super::journal::JOURNAL) {
+            return;
+        }
+        // Whatever does not go is not empty, so it stays. The lock goes last and while it is held: whoever gets it
+        // next finds it gone and begins anew.
+        let staged = fs::remove_dir(self.staging.folder());
+        if staged.is_ok() && fs::remove_file(self.internal(LOCK)).is_ok() {
+            for folder in self.made.iter().rev() {
+                let _ = fs::remove_dir(folder);
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        self.unmake();
+    }
 }
 
 /// Why a folder with other things in it is refused.
-pub(super) const NOT_EMPTY: &str = "it has no .deltaic/state.json; give an empty folder, and this one as --seed to reuse its files";
+pub(super) const NOT_EMPTY: &str = "it holds other files and no .deltaic/state.json";
+
+/// Check that `root` is or may become a replica, and make what is missing. Returns the folders that were made.
+fn find_or_make(root: &Path, access: Access) -> Result<Vec<PathBuf>> {
+    let refuse = |what: &str| {
+        Err(ClientError::NotAReplica {
+            path: root.to_owned(),
+            what: what.to_owned(),
+        })
+    };
+    let create = access == Access::Create;
+    match fs::metadata(root) {
+        Ok(metadata) if !metadata.is_dir() => return refuse("it is no folder"),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(root),
+        Err(_) if !create => return refuse("there is no such folder"),
+        Ok(_) | Err(_) => {}
+    }
+    let internal = root.join(INTERNAL);
+    match fs::symlink_metadata(&internal) {
+        Ok(metadata) if metadata.is_dir() => {
+            refuse_symlinks(&internal)?;
+            Ok(Vec::new())
+        }
+        Ok(_) => refuse("its .deltaic is no folder"),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error).at(&internal),
+        Err(_) if !create => refuse("it has no .deltaic"),
+        Err(_) if has_files(root)? => refuse(NOT_EMPTY),
+        Err(_) => create_folders(&internal),
+    }
+}
+
+/// Fail if one of the replica's own files or folders is a symlink: no pull makes any, and what it leads to is not ours.
+fn refuse_symlinks(internal: &Path) -> Result<()> {
+    for entry in fs::read_dir(internal).at(internal)? {
+        let entry = entry.at(internal)?;
+        let path = entry.path();
+        if entry.file_type().at(&path)?.is_symlink() {
+            return Err(ClientError::corrupt(path.display(), "it is a symlink"));
+        }
+    }
+    Ok(())
+}
+
+/// Take the lock that `access` needs; `None` if it was deleted meanwhile.
+fn take_lock(root: &Path, access: Access) -> Result<Option<Lock>> {
+    let path = root.join(INTERNAL).join(LOCK);
+    #[cfg(test)]
+    if access == Access::Read {
+        return Lock::shared(root, &path).map(Some);
+    }
+    match Lock::exclusive(root, &path) {
+        Err(ClientError::Io { source, .. })
+            if access == Access::Open && is_read_only(source.kind()) =>
+        {
+            Lock::shared(root, &path).map(Some)
+        }
+        lock => lock,
+    }
+}
+
+fn is_read_only(error: ErrorKind) -> bool {
+    matches!(
+        error,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+    )
+}
 
 fn has_files(root: &Path) -> Result<bool> {
     let entries = match fs::read_dir(root) {
@@ -209,44 +317,12 @@ fn has_files(root: &Path) -> Result<bool> {
         entries => entries.at(root)?,
     };
     for entry in entries {
-        if entry.at(root)?.file_name() != OsStr::new(INTERNAL) {
+        let entry = entry.at(root)?;
+        let name = entry.file_name();
+        let system = name == LOST_AND_FOUND && entry.file_type().at(&entry.path())?.is_dir();
+        if name != INTERNAL && !system {
             return Ok(true);
         }
     }
     Ok(false)
-}
-
-/// Take the exclusive lock, and note in its file who has it.
-fn take_lock(root: &Path, path: &Path) -> Result<File> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .at(path)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let known = file.read_to_string(&mut holder).is_ok() && !holder.is_empty();
-            return Err(ClientError::Locked {
-                path: root.to_owned(),
-                holder: if known {
-                    holder
-                } else {
-                    "another process".into()
-                },
-            });
-        }
-        Err(TryLockError::Error(error)) => return Err(error).at(path),
-    }
-    file.set_len(0).at(path)?;
-    write!(file, "process {}", std::process::id()).at(path)?;
-    Ok(file)
-}
-
-/// Make the names in `folder` durable.
-pub(super) fn sync_folder(folder: &Path) -> Result<()> {
-    File::open(folder).and_then(|f| f.sync_all()).at(folder)
 }

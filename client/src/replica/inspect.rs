@@ -1,10 +1,12 @@
 //! Finding out what a replica's files still hold, before anything relies on it.
 //!
-//! A file that looks as the last pull left it (length, time, inode) is taken at its word unless a full scan is asked for;
+//! A file that looks as the last pull left it (`FileStat`) is taken at its word unless a full scan is asked for;
 //! any other is read: header and plain files by their hash, tensors by their moments.
 
-use super::folder::{FileStat, Folder};
+use super::folder::Folder;
+use super::stamp::FileStat;
 use super::state::Held;
+use crate::arrival::tensor_name;
 use crate::error::Result;
 use crate::parts::{hash_range, moments_of_range, read_exact_at};
 use deltaic_format::name::TreePath;
@@ -31,11 +33,6 @@ pub(super) struct Inspection {
     pub stats: BTreeMap<TreePath, FileStat>,
     /// What should be there and is not, in words.
     pub problems: Vec<String>,
-}
-
-/// A tensor in words.
-pub(super) fn tensor_name(view: &TensorView<'_>) -> String {
-    format!("tensor {} ({})", view.spec.name, view.path)
 }
 
 /// Compare the files of `held` with what it says; read all of them in full if `scan_all`.
@@ -144,6 +141,7 @@ pub(super) fn header_is(
 ) -> Result<bool> {
     let mut prefix = [0; LENGTH_PREFIX as usize];
     read_exact_at(file.0, file.1, 0, &mut prefix)?;
+    progress.advance(LENGTH_PREFIX);
     let range = LENGTH_PREFIX..entry.data_offset();
     let hash = hash_range(file, range, &mut Vec::new(), progress)?;
     Ok(u64::from_le_bytes(prefix) == entry.header_len && hash == entry.header.0)

@@ -1,112 +1,57 @@
 //! A replica folder: the files of one version, moved to another one in place.
 //!
 //! `DIR/.deltaic` keeps what the folder knows of itself: `state.json`, the version's objects, a lock, and while a
-//! pull is under way its journal and staged files. A pull goes in five steps, of which only the last one changes the
+//! pull is under way its journal, staged files and the next state (`*.new`). A pull goes in five steps, of which only the last one changes the
 //! replica's files, and that one can be repeated from any point:
 //!
 //! 1. `inspect`: are the files still what the last pull left?
 //! 2. `plan`: what is kept, copied, patched, fetched?
 //! 3. `prepare` and `receive`: gather all of it, prove it, write it to the `journal` and to staged files.
-//! 4. The journal becomes complete and durable.
-//! 5. `commit`: apply it, read it back, record the new state, delete it.
+//! 4. The next state is reserved, then the journal becomes complete and durable. From here on no file needs new space;
+//!    where the file system wants some all the same (a folder's entry, a copy on write), the update stays under way.
+//! 5. `commit`: apply it; `prove`: read it back; record the new state, delete the journal.
 
 mod commit;
 mod folder;
 mod inspect;
 mod journal;
+mod lock;
 mod plan;
 mod prepare;
+mod prove;
 mod receive;
+mod request;
+mod runs;
 mod seeds;
+mod stamp;
 mod state;
 mod verify;
 
+pub use request::{Proof, PullOptions, PullOutcome};
 pub use verify::{Problem, VerifyReport};
+
+use crate::disk::check_tree;
 
 use crate::error::{ClientError, Result};
 use crate::parts::check_cancelled;
 use crate::source::Source;
 use commit::Commit;
-use deltaic_format::Version;
 use deltaic_format::name::TreePath;
 use deltaic_format::object::Snapshot;
 use deltaic_format::progress::Progress;
-use folder::{Folder, NOT_EMPTY};
+use folder::{Access, Folder, NOT_EMPTY};
 use inspect::{Inspection, inspect};
 use journal::{Journal, Target, discard};
-use plan::{Base, Plan, check_tree, find_obstacles, is_selected};
+use plan::{Base, Plan, find_obstacles, is_selected};
 use prepare::{Preparation, Tally};
 use seeds::Seeds;
-use state::{Held, Labels};
+use state::Held;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 /// Asked before every step of a commit that changes the disk; tests stop there, as a crash would.
 pub(crate) type FaultPoint = Box<dyn Fn(&'static str) -> Result<()> + Send + Sync>;
-
-/// How a pull proves that the replica holds the version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Proof {
-    /// By the elements that it changes: patches fit what they find, and everything written reads back.
-    #[default]
-    Touched,
-    /// By scanning every tensor, before and after: stale and silently corrupted ones are found too.
-    Full,
-}
-
-impl fmt::Display for Proof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Touched => "touched",
-            Self::Full => "full",
-        })
-    }
-}
-
-/// What a pull is to do besides getting a version.
-#[derive(Debug, Clone, Default)]
-pub struct PullOptions {
-    /// How to prove it.
-    pub proof: Proof,
-    /// Check everything that is held, and fetch anew what others changed instead of failing.
-    pub repair: bool,
-    /// Checkpoints on this machine whose contents are reused where their hash is right.
-    pub seeds: Vec<PathBuf>,
-    /// The file or folder of the tree to hold; `None` for everything.
-    pub path: Option<TreePath>,
-    /// The repository as the user named it, kept with the state.
-    pub repo: String,
-    /// The revision as the user named it, likewise.
-    pub revision: String,
-}
-
-/// What a pull did.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PullOutcome {
-    /// The version that the replica held; `None` if it held none.
-    pub from: Option<Version>,
-    /// The version that it holds.
-    pub to: Version,
-    /// Bytes that the source sent.
-    pub received_bytes: u64,
-    /// Elements changed by patches, and those of tensors replaced whole.
-    pub changed: u64,
-    /// Tensors changed by a patch.
-    pub patched: u64,
-    /// Tensors that the source sent whole.
-    pub whole: u64,
-    /// Tensors that were right already.
-    pub unchanged: u64,
-    /// Tensors copied from a seed, or from another place in the replica.
-    pub seeded: u64,
-    /// How long it took, in seconds.
-    pub seconds: f64,
-    /// How it was proven.
-    pub proof: Proof,
-    /// What others had changed and was fetched anew.
-    pub repaired: Vec<String>,
-}
 
 /// A folder that holds one version, locked against other processes as long as this lives.
 pub struct ReplicaFolder {
@@ -128,40 +73,49 @@ impl fmt::Debug for ReplicaFolder {
 
 impl ReplicaFolder {
     /// Open the replica at `path`, or make one of a missing or empty folder. A pull that crashed is completed if it
-    /// had begun to write, else it is undone.
+    /// had begun to write, else it is undone. A folder that was made for a replica goes away again if nothing comes
+    /// into it.
     ///
     /// # Errors
     ///
-    /// If other files are there, another process has the replica open, or its records are damaged.
-    pub fn open_or_create(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(path.as_ref(), true, Box::new(|_| Ok(())))
+    /// If other files are there, another process has the replica open, or its records are damaged; if the caller wants to
+    /// stop before a pull that crashed is completed.
+    pub fn open_or_create(path: impl AsRef<Path>, progress: &dyn Progress) -> Result<Self> {
+        Self::open_with(path.as_ref(), Access::Create, no_faults(), progress)
     }
 
-    /// Open the replica at `path`, as [`open_or_create`](Self::open_or_create) does, but make none.
+    /// Open the replica at `path`, as [`open_or_create`](Self::open_or_create) does, but make none. Where only reading
+    /// is allowed, it is open for [`verify`](Self::verify) alone, beside others that read.
     ///
     /// # Errors
     ///
-    /// As there; also if the folder is no replica, or holds no version yet.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+    /// As there; also if the folder is no replica, or holds no version yet, or a pull that crashed would have to be
+    /// completed where only reading is allowed.
+    pub fn open(path: impl AsRef<Path>, progress: &dyn Progress) -> Result<Self> {
         let path = path.as_ref();
-        let replica = Self::open_with(path, false, Box::new(|_| Ok(())))?;
+        let replica = Self::open_with(path, Access::Open, no_faults(), progress)?;
         match replica.held {
             Some(_) => Ok(replica),
             None => Err(ClientError::NotAReplica {
                 path: path.to_owned(),
-                what: "it holds no version yet; pull one".into(),
+                what: HOLDS_NOTHING.into(),
             }),
         }
     }
 
-    pub(crate) fn open_with(path: &Path, create: bool, fault: FaultPoint) -> Result<Self> {
+    fn open_with(
+        path: &Path,
+        access: Access,
+        fault: FaultPoint,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
         let mut replica = Self {
-            folder: Folder::lock(path, create)?,
+            folder: Folder::lock(path, access)?,
             held: None,
             pending: true,
             fault,
         };
-        replica.recover()?;
+        replica.recover(progress)?;
         if replica.held.is_none() && replica.folder.has_files()? {
             return Err(ClientError::NotAReplica {
                 path: path.to_owned(),
@@ -203,7 +157,7 @@ impl ReplicaFolder {
             Some(held) => verify::verify(&self.folder, held, progress),
             None => Err(ClientError::NotAReplica {
                 path: self.path().to_owned(),
-                what: "it holds no version yet; pull one".into(),
+                what: HOLDS_NOTHING.into(),
             }),
         }
     }
@@ -214,8 +168,8 @@ impl ReplicaFolder {
     /// # Errors
     ///
     /// If files are not as the last pull left them (unless `repair`), something sent or found does not fit, or the
-    /// disk or the source fails. The version held stays, save after [`ClientError::Unusable`] and failures of the
-    /// disk while writing; then the next pull, or opening the folder again, completes this one first.
+    /// disk or the source fails. The version held stays, save after [`ClientError::Unusable`] and
+    /// [`ClientError::Unfinished`]; then the next pull, or opening the folder again, completes this one first.
     pub fn pull(
         &mut self,
         source: &dyn Source,
@@ -224,12 +178,13 @@ impl ReplicaFolder {
         progress: &dyn Progress,
     ) -> Result<PullOutcome> {
         let started = Instant::now();
+        self.folder.check_writable()?;
         if self.pending {
-            self.recover()?;
+            self.recover(progress)?;
         }
         check_tree(want)?;
         self.check_restriction(options.path.as_ref())?;
-        let seeds = Seeds::open(&options.seeds)?;
+        let mut seeds = Seeds::open(&options.seeds);
         let scan_all = options.repair || options.proof == Proof::Full;
         let inspection = match &self.held {
             Some(held) => inspect(&self.folder, held, scan_all, progress)?,
@@ -250,35 +205,51 @@ impl ReplicaFolder {
                 options,
                 progress,
             };
-            let prepared = self.prepare(base.as_ref(), &plan, wanted, source, seeds);
+            let prepared = self.prepare(base.as_ref(), &plan, wanted, source, &mut seeds);
             let (tally, journal) = prepared.inspect_err(|_| {
                 // What is left is worth nothing, and opening the folder deletes it at the latest.
                 let _ = discard(&self.folder);
             })?;
             self.pending = true;
-            (tally, self.commit(&journal, &inspection, wanted)?)
+            let held = self.commit(&journal, &inspection, wanted);
+            (tally, held.map_err(|error| error.under_way(self.path()))?)
         };
         drop(base);
         self.held = Some(held);
         self.pending = false;
-        let seconds = started.elapsed().as_secs_f64();
-        let proof = options.proof;
-        Ok(outcome((from, want), proof, tally, seconds, repaired))
+        Ok(PullOutcome {
+            repaired,
+            seconds: started.elapsed().as_secs_f64(),
+            seeds_skipped: seeds.into_skipped(),
+            ..PullOutcome::new((from, want.commit.version), options.proof, &tally)
+        })
     }
 
     /// Complete or undo what a crash left, and read the state.
-    fn recover(&mut self) -> Result<()> {
-        self.held = match Journal::open(&self.folder)? {
+    fn recover(&mut self, progress: &dyn Progress) -> Result<()> {
+        let journal = Journal::open(&self.folder)?;
+        self.held = match &journal {
             Some(journal) => {
-                let stats = Held::load_stats(&self.folder)?;
-                let commit = Commit::new(&self.folder, &journal, stats, &self.fault);
-                Some(commit.replay(&journal)?)
+                check_cancelled(progress)?;
+                let replayed = self.folder.check_writable();
+                let replayed = replayed.and_then(|()| self.replay(journal, progress));
+                Some(replayed.map_err(|error| error.under_way(self.path()))?)
             }
             None => Held::load(&self.folder)?,
         };
-        discard(&self.folder)?;
+        // What a pull left that had not begun to write does no harm to readers.
+        if !self.folder.is_read_only() {
+            discard(&self.folder)?;
+        }
         self.pending = false;
         Ok(())
+    }
+
+    /// Apply the journal that a crash left.
+    fn replay(&self, journal: &Journal, progress: &dyn Progress) -> Result<Held> {
+        let stats = Held::load_stats(&self.folder)?;
+        let commit = Commit::new(&self.folder, journal, stats, &self.fault);
+        commit.replay(journal, progress)
     }
 
     /// What is held, unless a failed commit left that open.
@@ -299,7 +270,7 @@ impl ReplicaFolder {
             None => Ok(()),
             Some(other) => Err(ClientError::Invalid {
                 what: format!(
-                    "the replica {} holds more than {only}, {other} for one; pull {only} into another folder",
+                    "the replica {} holds more than {only}, {other} for one",
                     self.path().display()
                 ),
             }),
@@ -362,7 +333,7 @@ impl ReplicaFolder {
         plan: &Plan<'_>,
         wanted: Wanted<'_>,
         source: &dyn Source,
-        seeds: Seeds,
+        seeds: &mut Seeds,
     ) -> Result<(Tally, Journal)> {
         let Wanted {
             want,
@@ -379,6 +350,7 @@ impl ReplicaFolder {
             self.check_still(base, plan, want)?;
         }
         check_cancelled(progress)?;
+        Held::reserve(&self.folder, &journal.target, plan.paths.iter().cloned())?;
         (self.fault)("journal")?;
         Ok((tally, journal.finish()?))
     }
@@ -413,44 +385,18 @@ impl ReplicaFolder {
     }
 }
 
+const HOLDS_NOTHING: &str = "it holds no version yet";
+
+fn no_faults() -> FaultPoint {
+    Box::new(|_| Ok(()))
+}
+
 /// What a pull is to reach, and how.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     want: &'a Snapshot,
     options: &'a PullOptions,
     progress: &'a dyn Progress,
-}
-
-impl PullOptions {
-    fn labels(&self) -> Labels {
-        Labels {
-            repo: self.repo.clone(),
-            revision: self.revision.clone(),
-            path: self.path.clone(),
-        }
-    }
-}
-
-fn outcome(
-    (from, want): (Option<Version>, &Snapshot),
-    proof: Proof,
-    tally: Tally,
-    seconds: f64,
-    repaired: Vec<String>,
-) -> PullOutcome {
-    PullOutcome {
-        from,
-        to: want.commit.version,
-        received_bytes: tally.received_bytes,
-        changed: tally.changed,
-        patched: tally.patched,
-        whole: tally.whole,
-        unchanged: tally.unchanged,
-        seeded: tally.seeded,
-        seconds,
-        proof,
-        repaired,
-    }
 }
 
 /// Fail if the wanted version has nothing of the part that is asked for.
@@ -463,9 +409,24 @@ fn check_selection(plan: &Plan<'_>, want: &Snapshot, only: Option<&TreePath>) ->
     }
 }
 
-/// Whether the journal of the replica at `path` is complete, so that tests can ask without opening the replica.
+/// What tests need beyond the public interface.
 #[cfg(test)]
-pub(crate) fn journal_is_complete(path: &Path) -> Result<bool> {
-    let folder = Folder::lock(path, false)?;
-    Ok(Journal::open(&folder)?.is_some())
+impl ReplicaFolder {
+    /// Open or make the replica at `path`, with faults.
+    pub(crate) fn open_faulty(path: &Path, fault: FaultPoint) -> Result<Self> {
+        let silent = deltaic_format::progress::Silent;
+        Self::open_with(path, Access::Create, fault, &silent)
+    }
+
+    /// Open the replica at `path` as where only reading is allowed.
+    pub(crate) fn open_for_reading(path: &Path) -> Result<Self> {
+        let silent = deltaic_format::progress::Silent;
+        Self::open_with(path, Access::Read, no_faults(), &silent)
+    }
+
+    /// Whether the journal of the replica at `path` is complete; does not open the replica.
+    pub(crate) fn journal_is_complete(path: &Path) -> Result<bool> {
+        let folder = Folder::lock(path, Access::Open)?;
+        Ok(Journal::open(&folder)?.is_some())
+    }
 }

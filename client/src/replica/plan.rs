@@ -3,15 +3,15 @@
 use super::folder::Folder;
 use super::inspect::Inspection;
 use super::state::Held;
-use crate::error::{At, ClientError, Result};
+use crate::disk::is_blocked;
+use crate::error::Result;
 use crate::handles::Handles;
-use deltaic_format::ids::{EMPTY_CONTENT, FileId};
+use deltaic_format::ids::FileId;
 use deltaic_format::name::TreePath;
 use deltaic_format::object::{Snapshot, TensorView};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File};
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The version that is held, as far as it is there: what a pull builds on.
@@ -156,17 +156,19 @@ impl<'a> Plan<'a> {
             return;
         }
         let held = matcher.and_then(|m| m.same_layout(want, number));
-        let in_place = held.is_some();
+        let mut in_place = held.is_some();
         let header = held.is_none_or(|(held_entry, good)| !good || held_entry != entry.header);
-        for view in &self.tensors[first..first + spec.tensors.len()] {
-            let action = match matcher {
-                _ if view.spec.byte_len() == 0 => Action::Keep,
-                Some(matcher) => matcher.action(view, in_place),
-                None => Action::Fetch,
-            };
-            self.unchanged += u64::from(matches!(action, Action::Keep | Action::Carry(_)));
-            self.actions.push(action);
+        let views = &self.tensors[first..first + spec.tensors.len()];
+        let mut actions = actions(matcher, views, in_place);
+        // What replaces a tensor whole is written to the journal first, then to the file: where that is most of it,
+        // one more file is less to write.
+        if in_place && 2 * replaced_bytes(views, &actions) > spec.data_len() {
+            in_place = false;
+            actions = self::actions(matcher, views, in_place);
         }
+        let stays = |action: &&Action| matches!(action, Action::Keep | Action::Carry(_));
+        self.unchanged += actions.iter().filter(stays).count() as u64;
+        self.actions.extend(actions);
         let changes = self.actions[first..].iter().any(|a| *a != Action::Keep);
         if !in_place || header || changes {
             let plan = FilePlan {
@@ -176,6 +178,26 @@ impl<'a> Plan<'a> {
             self.weight_files.insert(number, plan);
         }
     }
+}
+
+/// How each of `views`, the tensors of a weight file, gets its content.
+fn actions(matcher: Option<&Matcher<'_>>, views: &[TensorView<'_>], in_place: bool) -> Vec<Action> {
+    let action = |view: &TensorView<'_>| match matcher {
+        _ if view.spec.byte_len() == 0 => Action::Keep,
+        Some(matcher) => matcher.action(view, in_place),
+        None => Action::Fetch,
+    };
+    views.iter().map(action).collect()
+}
+
+/// Bytes of the tensors that are replaced whole.
+fn replaced_bytes(views: &[TensorView<'_>], actions: &[Action]) -> u64 {
+    let whole = |action: &Action| matches!(action, Action::Copy(_) | Action::Fetch);
+    let replaced = views
+        .iter()
+        .zip(actions)
+        .filter(|(_, action)| whole(action));
+    replaced.map(|(view, _)| view.spec.byte_len()).sum()
 }
 
 /// Finds wanted contents in what is held.
@@ -203,8 +225,8 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// If the held file of the same path has all tensors of wanted weight file `number` where that one has them: the
-    /// id of its header, and whether that is there.
+    /// If the held file of the same path has all tensors of wanted weight file `number` where that one has them, and may
+    /// be changed where it lies: the id of its header, and whether that is there.
     fn same_layout(&self, want: &Snapshot, number: usize) -> Option<(FileId, bool)> {
         let (spec, entry) = (&want.schema.files[number], &want.tree.weight_files[number]);
         let held = *self.files.get(spec.path.as_str())?;
@@ -212,7 +234,8 @@ impl<'a> Matcher<'a> {
         let held_entry = &snapshot.tree.weight_files[held];
         let same = self.base.inspection.weight_files[held]
             && held_entry.header_len == entry.header_len
-            && snapshot.schema.files[held].tensors == spec.tensors;
+            && snapshot.schema.files[held].tensors == spec.tensors
+            && self.base.folder.may_patch(&spec.path);
         same.then(|| (held_entry.header, self.base.inspection.headers[held]))
     }
 
@@ -238,35 +261,6 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// Check what the objects of a version cannot say of themselves: that no file lies where another one needs a
-/// folder, none is there twice, and tensors without bytes have the id of none.
-pub(super) fn check_tree(want: &Snapshot) -> Result<()> {
-    let damaged = |what: &str| {
-        let object = format!("the tree of commit {}", want.id.short());
-        Err(ClientError::corrupt(
-            object,
-            format!("{what}; ask its publisher"),
-        ))
-    };
-    let weights = want.schema.files.iter().map(|file| &file.path);
-    let all: Vec<&TreePath> = weights
-        .chain(want.files().iter().map(|f| &f.path))
-        .collect();
-    let paths: BTreeSet<&str> = all.iter().map(|path| path.as_str()).collect();
-    let folder_of_another = |path: &&str| {
-        let mut cuts = path.match_indices('/').map(|(at, _)| &path[..at]);
-        cuts.any(|folder| paths.contains(folder))
-    };
-    if paths.len() != all.len() || paths.iter().any(folder_of_another) {
-        return damaged("two of its files cannot lie in one folder");
-    }
-    let mut contents = want.schema.tensors().zip(&want.tree.tensors);
-    if contents.any(|(spec, entry)| spec.byte_len() == 0 && entry.id.0 != EMPTY_CONTENT) {
-        return damaged("a tensor without bytes has the id of some");
-    }
-    Ok(())
-}
-
 /// Check that nothing foreign lies where the plan writes. What a repair may overwrite is returned, the rest is an error.
 pub(super) fn find_obstacles(
     folder: &Folder,
@@ -284,49 +278,4 @@ pub(super) fn find_obstacles(
         }
     }
     Ok(found)
-}
-
-/// Whether a file lies at `path`.
-fn is_blocked(root: &Path, path: &TreePath, removed: &BTreeSet<TreePath>) -> Result<bool> {
-    let in_the_way = |what: &Path| {
-        let what = format!("{} is in the way of {path}; move it away", what.display());
-        Err(ClientError::Invalid { what })
-    };
-    let text = path.as_str();
-    let ends = text.match_indices('/').map(|(at, _)| at);
-    for end in ends.chain([text.len()]) {
-        let location = root.join(&text[..end]);
-        let metadata = match fs::symlink_metadata(&location) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            metadata => metadata.at(&location)?,
-        };
-        let last = end == text.len();
-        match metadata.is_dir() {
-            true if last && !holds_only(root, &location, removed)? => return in_the_way(&location),
-            true => {}
-            false if last => return Ok(true),
-            false if removed.iter().any(|gone| gone.as_str() == &text[..end]) => return Ok(false),
-            false => return in_the_way(&location),
-        }
-    }
-    Ok(false)
-}
-
-/// Whether every file in `folder` is one of `removed`, so that it goes away with them.
-fn holds_only(root: &Path, folder: &Path, removed: &BTreeSet<TreePath>) -> Result<bool> {
-    let mut empty = true;
-    for entry in fs::read_dir(folder).at(folder)? {
-        let entry = entry.at(folder)?;
-        let location = entry.path();
-        let within = (location.strip_prefix(root).ok()).and_then(Path::to_str);
-        let goes = match entry.file_type().at(&location)?.is_dir() {
-            true => holds_only(root, &location, removed)?,
-            false => within.is_some_and(|w| removed.iter().any(|gone| gone.as_str() == w)),
-        };
-        if !goes {
-            return Ok(false);
-        }
-        empty = false;
-    }
-    Ok(!empty)
 }

@@ -1,22 +1,21 @@
 //! Preparing a pull: everything that it needs is gathered, checked and made durable in the journal and in staged
 //! files, while the replica's own files stay as they are.
 
-use super::folder::{Folder, sync_folder};
-use super::inspect::tensor_name;
+use super::folder::Folder;
 use super::journal::{JournalWriter, Target};
 use super::plan::{Action, Base, Plan};
 use super::receive::Receiver;
 use super::seeds::{Seeds, file_label, tensor_label};
-use crate::error::{At, ClientError, Result};
-use crate::handles::Handles;
+use super::stamp::settled_time;
+use crate::arrival::{receive_file, tensor_name};
+use crate::disk::{Finish, sync_folder};
+use crate::error::{ClientError, Result};
 use crate::parts::{check_cancelled, parts, read_exact_at};
 use crate::source::Source;
 use deltaic_format::fetch::TensorWish;
-use deltaic_format::ids::FileId;
 use deltaic_format::object::{FileMode, Snapshot, TensorView};
 use deltaic_format::progress::Progress;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::collections::HashMap;
 
 /// What came of a preparation.
 #[derive(Debug, Default)]
@@ -40,7 +39,6 @@ pub(super) struct Preparation<'a> {
     pub journal: JournalWriter,
     pub progress: &'a dyn Progress,
     pub tally: Tally,
-    staged: Handles,
     buffer: Vec<u8>,
 }
 
@@ -64,7 +62,6 @@ impl<'a> Preparation<'a> {
                 unchanged: plan.unchanged,
                 ..Tally::default()
             },
-            staged: Handles::default(),
             buffer: Vec::new(),
         })
     }
@@ -74,14 +71,16 @@ impl<'a> Preparation<'a> {
     pub(super) fn run(
         mut self,
         source: &dyn Source,
-        mut seeds: Seeds,
+        seeds: &mut Seeds,
     ) -> Result<(JournalWriter, Tally)> {
-        self.progress.phase("reusing", None);
+        let found = self.search(seeds)?;
+        let total = self.reusable_bytes(&found);
+        self.progress.phase("reusing", Some(total));
         for &number in &self.plan.files {
-            self.stage_file(number, source, &mut seeds)?;
+            self.stage_file(number, source, (seeds, found.files.get(&number)))?;
         }
         self.begin_weight_files(source)?;
-        let wishes = self.copy_what_is_here(&mut seeds)?;
+        let wishes = self.copy_what_is_here(seeds, &found)?;
         if !wishes.is_empty() {
             let total = source.plan(self.want, &wishes)?.bytes;
             self.progress.phase("receiving", Some(total));
@@ -94,16 +93,60 @@ impl<'a> Preparation<'a> {
         Ok((self.journal, self.tally))
     }
 
+    /// Look in the seeds for what would have to be fetched.
+    fn search(&self, seeds: &mut Seeds) -> Result<Found> {
+        let mut found = Found::default();
+        if seeds.is_empty() {
+            return Ok(found);
+        }
+        self.progress.phase("searching seeds", None);
+        for &number in &self.plan.files {
+            let entry = &self.want.files()[number];
+            let label = file_label(&entry.path);
+            let seed = seeds.find(&entry.id.0, entry.size, label, self.progress)?;
+            found.files.extend(seed.map(|seed| (number, seed)));
+        }
+        let plan = self.plan;
+        for (view, action) in plan.tensors.iter().zip(&plan.actions) {
+            if *action == Action::Fetch {
+                let (id, len) = (&view.entry.id.0, view.spec.byte_len());
+                let seed = seeds.find(id, len, tensor_label(view.spec), self.progress)?;
+                found.tensors.extend(seed.map(|seed| (view.index, seed)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Bytes that come one by one: files, headers, and tensors that are on this machine.
+    fn reusable_bytes(&self, found: &Found) -> u64 {
+        let files = self.plan.files.iter();
+        let files: u64 = files.map(|number| self.want.files()[*number].size).sum();
+        let headers = self
+            .plan
+            .weight_files
+            .iter()
+            .filter(|(_, file)| file.header);
+        let headers: u64 = headers
+            .map(|(number, _)| self.want.tree.weight_files[*number].header_len)
+            .sum();
+        let tensors = self.plan.tensors.iter().zip(&self.plan.actions);
+        let is_here = |(view, action): &(&TensorView<'_>, &Action)| match action {
+            Action::Carry(_) | Action::Copy(_) => true,
+            Action::Fetch => found.tensors.contains_key(&view.index),
+            Action::Keep | Action::Patch(_) => false,
+        };
+        let tensors = tensors.filter(is_here);
+        let tensors: u64 = tensors.map(|(view, _)| view.spec.byte_len()).sum();
+        files + headers + tensors
+    }
+
     /// Write `bytes` at `offset` of weight file `file`, as far as a preparation may: into the journal if the file is
     /// changed where it lies, else into the staged one.
     pub(super) fn put(&mut self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        if self.plan.weight_files[&file].in_place {
-            return self.journal.bytes(file, offset, bytes);
+        match self.plan.weight_files[&file].in_place {
+            true => self.journal.bytes(file, offset, bytes),
+            false => self.folder.staging().write_at(file, offset, bytes),
         }
-        let path = self.folder.staged(file);
-        let open = || OpenOptions::new().write(true).open(&path).at(&path);
-        let staged = self.staged.get(file, open)?;
-        staged.write_all_at(bytes, offset).at(&path)
     }
 
     /// Number under which other file `number` is staged.
@@ -111,32 +154,28 @@ impl<'a> Preparation<'a> {
         self.want.schema.files.len() + number
     }
 
-    /// Stage a file that is no weight file.
-    fn stage_file(&mut self, number: usize, source: &dyn Source, seeds: &mut Seeds) -> Result<()> {
+    /// Stage a file that is no weight file, from `seed` if it was found there.
+    fn stage_file(
+        &mut self,
+        number: usize,
+        source: &dyn Source,
+        (seeds, seed): (&mut Seeds, Option<&usize>),
+    ) -> Result<()> {
+        let (staging, staged) = (self.folder.staging(), self.staged_file(number));
         let entry = &self.want.files()[number];
-        let path = self.folder.staged(self.staged_file(number));
-        let file = File::create(&path).at(&path)?;
-        let mut put = |offset, part: &[u8]| file.write_all_at(part, offset).at(&path);
-        let label = file_label(&entry.path);
-        let id = entry.id;
-        if let Some(seed) = seeds.find(&id.0, entry.size, label, self.progress)? {
-            let mut hasher = blake3::Hasher::new();
-            for range in parts(0..entry.size) {
-                self.buffer.resize((range.end - range.start) as usize, 0);
-                seeds.read(seed, range.start, &mut self.buffer)?;
-                hasher.update(&self.buffer);
-                put(range.start, &self.buffer)?;
+        let name = entry.path.as_str();
+        staging.create(staged, entry.size)?;
+        let mut put = |offset, part: &[u8]| staging.write_at(staged, offset, part);
+        if let Some(&seed) = seed {
+            let read = |offset, out: &mut [u8]| seeds.read(seed, offset, out);
+            let content = (name, entry.id.0, entry.size);
+            match copy(content, read, &mut put, &mut self.buffer, self.progress)? {
+                Ok(()) => return Ok(()),
+                Err(error) => seeds.skip(seed, &error),
             }
-            return check_copied(entry.path.as_str(), id.0, &hasher);
         }
-        let received = receive_file(
-            source,
-            id,
-            entry.size,
-            entry.path.as_str(),
-            self.progress,
-            &mut put,
-        );
+        let stored = (entry.id, entry.size);
+        let received = receive_file(source, stored, name, self.progress, &mut put);
         self.tally.received_bytes += received?;
         Ok(())
     }
@@ -149,10 +188,8 @@ impl<'a> Preparation<'a> {
                 &self.want.tree.weight_files[number],
             );
             if !plan.in_place {
-                let path = self.folder.staged(number);
-                let file = File::create(&path).at(&path)?;
-                file.set_len(entry.data_offset() + spec.data_len())
-                    .at(&path)?;
+                let len = entry.data_offset() + spec.data_len();
+                self.folder.staging().create(number, len)?;
             }
             if !plan.header {
                 continue;
@@ -162,52 +199,45 @@ impl<'a> Preparation<'a> {
             let name = format!("the header of {}", spec.path);
             let progress = self.progress;
             let mut put = |offset, part: &[u8]| self.put(number, begin + offset, part);
-            let received = receive_file(
-                source,
-                entry.header,
-                entry.header_len,
-                &name,
-                progress,
-                &mut put,
-            )?;
+            let stored = (entry.header, entry.header_len);
+            let received = receive_file(source, stored, &name, progress, &mut put)?;
             self.tally.received_bytes += received;
         }
         Ok(())
     }
 
     /// Copy every wanted content that is on this machine; the wishes are for the others.
-    fn copy_what_is_here(&mut self, seeds: &mut Seeds) -> Result<Vec<TensorWish>> {
+    fn copy_what_is_here(&mut self, seeds: &mut Seeds, found: &Found) -> Result<Vec<TensorWish>> {
         let (plan, base) = (self.plan, self.base);
         let mut wishes = Vec::new();
         for (view, action) in plan.tensors.iter().zip(&plan.actions) {
             let tensor = view.index;
             match *action {
                 Action::Keep => {}
-                Action::Carry(held) | Action::Copy(held) => {
+                Action::Carry(held) => self.copy_held(view, held)?,
+                Action::Copy(held) => {
                     self.copy_held(view, held)?;
-                    if let Action::Copy(_) = action {
-                        self.tally.seeded += 1;
-                        self.tally.changed += view.spec.elements();
-                    }
+                    self.count_seeded(view);
                 }
                 Action::Patch(held) => wishes.push(TensorWish {
                     tensor,
                     have: base.map(|base| base.tensors[held].entry.id),
                 }),
                 Action::Fetch => {
-                    let (id, label) = (&view.entry.id.0, tensor_label(view.spec));
-                    match seeds.find(id, view.spec.byte_len(), label, self.progress)? {
-                        None => wishes.push(TensorWish { tensor, have: None }),
-                        Some(seed) => {
-                            self.copy(view, |offset, out| seeds.read(seed, offset, out))?;
-                            self.tally.seeded += 1;
-                            self.tally.changed += view.spec.elements();
-                        }
+                    let seed = found.tensors.get(&tensor);
+                    let copied = seed.map(|&seed| self.copy_seed(view, seeds, seed));
+                    if copied.transpose()? != Some(true) {
+                        wishes.push(TensorWish { tensor, have: None });
                     }
                 }
             }
         }
         Ok(wishes)
+    }
+
+    fn count_seeded(&mut self, view: &TensorView<'_>) {
+        self.tally.seeded += 1;
+        self.tally.changed += view.spec.elements();
     }
 
     fn copy_held(&mut self, view: &TensorView<'_>, held: usize) -> Result<()> {
@@ -216,29 +246,41 @@ impl<'a> Preparation<'a> {
         };
         let (file, location) = base.file_of(held)?;
         let begin = base.tensors[held].offset;
-        self.copy(view, |offset, out| {
+        self.copy_tensor(view, |offset, out| {
             read_exact_at(&file, &location, begin + offset, out)
-        })
+        })?
     }
 
-    /// Copy the content of wanted tensor `view` from `read`, and check that it is what its id says.
-    fn copy(
+    /// Copy the content of wanted tensor `view` from a seed; if that turns out to be unfit, nothing was copied.
+    fn copy_seed(&mut self, view: &TensorView<'_>, seeds: &mut Seeds, seed: usize) -> Result<bool> {
+        let mark = self.journal.mark()?;
+        let copied = self.copy_tensor(view, |offset, out| seeds.read(seed, offset, out))?;
+        match copied {
+            Ok(()) => self.count_seeded(view),
+            Err(error) => {
+                seeds.skip(seed, &error);
+                self.journal.go_back(mark)?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Copy the content of wanted tensor `view` from `read`; the inner error is that of `read`, or that it is not the
+    /// content any more.
+    fn copy_tensor(
         &mut self,
         view: &TensorView<'_>,
-        mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
-    ) -> Result<()> {
-        let mut hasher = blake3::Hasher::new();
+        read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<Result<()>> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        for range in parts(0..view.spec.byte_len()) {
-            check_cancelled(self.progress)?;
-            buffer.resize((range.end - range.start) as usize, 0);
-            read(range.start, &mut buffer)?;
-            hasher.update(&buffer);
-            self.put(view.file, view.offset + range.start, &buffer)?;
-            self.progress.advance(buffer.len() as u64);
-        }
+        let name = tensor_name(view);
+        let content = (name.as_str(), view.entry.id.0, view.spec.byte_len());
+        let progress = self.progress;
+        let mut put = |offset, part: &[u8]| self.put(view.file, view.offset + offset, part);
+        let copied = copy(content, read, &mut put, &mut buffer, progress);
         self.buffer = buffer;
-        check_copied(&tensor_name(view), view.entry.id.0, &hasher)
+        copied
     }
 
     /// Make what is staged durable, and journal which files go and which ones come.
@@ -258,57 +300,51 @@ impl<'a> Preparation<'a> {
             staged.push((self.staged_file(number), entry.mode, &entry.path));
         }
         for (number, mode, path) in staged {
-            let location = self.folder.staged(number);
-            File::open(&location)
-                .and_then(|file| file.sync_all())
-                .at(&location)?;
-            self.journal.rename(number, mode, path)?;
+            let held = self.base.filter(|base| base.held.files.contains_key(path));
+            let finish = Finish {
+                mode,
+                permissions: held.and_then(|_| self.folder.permissions(path)),
+                modified: Some(settled_time()),
+            };
+            self.folder.staging().finish(number, finish)?;
+            self.journal.rename(number, path)?;
         }
-        match self.folder.staged(0).parent() {
-            Some(folder) => sync_folder(folder),
-            None => Ok(()),
-        }
+        sync_folder(self.folder.staging().folder())
     }
 }
 
-/// Fail if a copied content is not what it was when it was chosen.
-fn check_copied(object: &str, id: [u8; 32], hasher: &blake3::Hasher) -> Result<()> {
-    if *hasher.finalize().as_bytes() == id {
-        return Ok(());
-    }
-    Err(ClientError::proof(
-        object,
-        "its copy on this machine changed while it was read",
-    ))
+/// Contents that were found in seeds.
+#[derive(Debug, Default)]
+struct Found {
+    /// By the number of the file.
+    files: HashMap<usize, usize>,
+    /// By the number of the tensor.
+    tensors: HashMap<usize, usize>,
 }
 
-/// Give the bytes of file `id` to `put` as they come, and return their number; on error they are worth nothing.
-fn receive_file(
-    source: &dyn Source,
-    id: FileId,
-    size: u64,
-    name: &str,
-    progress: &dyn Progress,
+/// Copy a content, given by what it is called, its hash and its length, from `read` to `put`. The inner error is that of
+/// `read`, or that it is not the content any more.
+fn copy(
+    (object, id, len): (&str, [u8; 32], u64),
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
     put: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-) -> Result<u64> {
-    let mut received = 0u64;
+    buffer: &mut Vec<u8>,
+    progress: &dyn Progress,
+) -> Result<Result<()>> {
     let mut hasher = blake3::Hasher::new();
-    source.file(id, size, &mut |part| {
+    for range in parts(0..len) {
         check_cancelled(progress)?;
-        if part.len() as u64 > size - received {
-            return Err(ClientError::delivery(
-                name,
-                format!("more than its {size} bytes"),
-            ));
+        buffer.resize((range.end - range.start) as usize, 0);
+        if let Err(error) = read(range.start, buffer) {
+            return Ok(Err(error));
         }
-        put(received, part)?;
-        hasher.update(part);
-        received += part.len() as u64;
-        Ok(())
-    })?;
-    if received != size || *hasher.finalize().as_bytes() != id.0 {
-        let what = format!("{received} bytes of {size}, or of another content");
-        return Err(ClientError::delivery(name, what));
+        hasher.update(buffer);
+        put(range.start, buffer)?;
+        progress.advance(buffer.len() as u64);
     }
-    Ok(received)
+    if *hasher.finalize().as_bytes() == id {
+        return Ok(Ok(()));
+    }
+    let why = "its copy on this machine changed while it was read";
+    Ok(Err(ClientError::proof(object, why)))
 }

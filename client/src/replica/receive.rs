@@ -1,12 +1,11 @@
 //! Receiving what a source sends: nothing of it is trusted. Each part is decoded and checked as it comes; a tensor is
 //! done once its patches are proven on the held content, or its whole content has the wanted hash.
 
-use super::inspect::tensor_name;
 use super::plan::{Action, Base};
 use super::prepare::Preparation;
+use crate::arrival::{ContentArrival, bad, tensor_name};
 use crate::error::{ClientError, Result};
 use crate::parts::{check_cancelled, read_exact_at};
-use deltaic_format::base::decode_base_of;
 use deltaic_format::fetch::{Delivery, PieceRef, TensorWish};
 use deltaic_format::object::TensorView;
 use deltaic_format::patch::{
@@ -33,18 +32,13 @@ struct PatchArrival {
     next_piece: u64,
     changed: u64,
     touched: Touched,
+    /// Whether a shift of some piece leaves its range, so that the words of that piece are missing: such a patch does
+    /// not fit, whatever its sums say.
+    out_of_range: bool,
     /// Of the content written to a staged file.
     moments: Moments,
     /// The patch's id, where the tree lists it.
     hasher: Option<PatchHasher>,
-}
-
-/// The content of a tensor, up to a piece.
-#[derive(Default)]
-struct ContentArrival {
-    next_piece: u64,
-    hasher: blake3::Hasher,
-    moments: Moments,
 }
 
 /// Takes deliveries, in any order of the tensors, into a preparation.
@@ -190,6 +184,7 @@ impl<'p, 'a> Receiver<'p, 'a> {
             }
         };
         arrival.touched.add(&prepared.touched);
+        arrival.out_of_range |= prepared.words.is_none();
         arrival.changed += changes.len();
         if let Some(hasher) = &mut arrival.hasher {
             hasher.piece(piece, changes);
@@ -258,7 +253,7 @@ impl<'p, 'a> Receiver<'p, 'a> {
         let (from, to) = (base.tensors[held].entry.moments, view.entry.moments);
         let pieces = piece_count(view.spec.elements());
         let staged = !self.in_place(view);
-        if arrival.changed > 0 && arrival.touched.fits(from, to) {
+        if arrival.changed > 0 && !arrival.out_of_range && arrival.touched.fits(from, to) {
             let listed = view.entry.patch;
             if arrival
                 .hasher
@@ -293,47 +288,21 @@ impl<'p, 'a> Receiver<'p, 'a> {
     fn content(&mut self, piece: PieceRef, bytes: &[u8]) -> Result<()> {
         let view = self.wished(piece)?;
         let mut arrival = match self.arrivals.insert(view.index, Arrival::Done) {
-            Some(Arrival::Nothing) if piece.piece == 0 => Box::default(),
-            Some(Arrival::Contents(arrival)) if arrival.next_piece == piece.piece => arrival,
-            _ => {
-                let what = format!("piece {} came twice or out of order", piece.piece);
-                return Err(bad(&view, what));
-            }
+            Some(Arrival::Nothing) => Box::default(),
+            Some(Arrival::Contents(arrival)) => arrival,
+            _ => return Err(bad(&view, "its content came twice, or after a patch")),
         };
-        let (class, elements) = (view.spec.class, view.spec.elements());
-        let len = piece_len(elements, piece.piece);
-        decode_base_of(class, len, bytes, &mut self.buffer).map_err(|error| bad(&view, error))?;
-        let first = piece.piece * PIECE_ELEMENTS;
-        arrival.hasher.update(&self.buffer);
-        arrival.moments = arrival.moments + Moments::of(class, first, &self.buffer);
-        let offset = view.offset + first * class.width() as u64;
+        let offset = arrival.piece(&view, piece.piece, bytes, &mut self.buffer)?;
         self.preparation.put(view.file, offset, &self.buffer)?;
-        arrival.next_piece += 1;
-        if arrival.next_piece < piece_count(elements) {
+        if !arrival.is_complete(&view) {
             self.arrivals.insert(view.index, Arrival::Contents(arrival));
             return Ok(());
         }
-        if *arrival.hasher.finalize().as_bytes() != view.entry.id.0 {
-            return Err(bad(
-                &view,
-                "its content does not have the hash that the commit names",
-            ));
-        }
-        if arrival.moments != view.entry.moments {
-            return Err(bad(
-                &view,
-                "the commit names moments that its content does not have",
-            ));
-        }
+        arrival.check(&view)?;
         self.preparation.tally.whole += 1;
-        self.preparation.tally.changed += elements;
+        self.preparation.tally.changed += view.spec.elements();
         Ok(())
     }
-}
-
-/// A complaint about what was sent for a tensor.
-fn bad(view: &TensorView<'_>, what: impl ToString) -> ClientError {
-    ClientError::delivery(tensor_name(view), what)
 }
 
 /// Read piece `piece` of the held content that a wanted tensor is patched from.

@@ -1,7 +1,9 @@
 //! What a replica knows of itself: the version that its files hold, and how each file looked when it was last
 //! written.
 
-use super::folder::{FileStat, Folder};
+use super::folder::Folder;
+use super::journal::Target;
+use super::stamp::FileStat;
 use crate::error::{ClientError, Result};
 use deltaic_format::Version;
 use deltaic_format::ids::CommitId;
@@ -12,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const FORMAT: u32 = 1;
-const STATE: &str = "state.json";
+pub(super) const STATE: &str = "state.json";
 const COMMIT: &str = "commit";
 const TREE: &str = "tree";
 const SCHEMA: &str = "schema";
@@ -57,18 +59,59 @@ struct FileLine {
 }
 
 impl Held {
-    /// Make this the state of `folder`. A crash between the objects and the state does no harm: the journal is still
-    /// there, and its replay writes all of them again.
+    /// Write what is to become the state of `folder` beside the present one, with `files`, so that
+    /// [`save`](Self::save) needs no space any more, whatever their stats will be.
+    pub(super) fn reserve(
+        folder: &Folder,
+        target: &Target,
+        files: impl IntoIterator<Item = TreePath>,
+    ) -> Result<()> {
+        let stat = Some(FileStat::longest());
+        let held = Self {
+            snapshot: target.snapshot.clone(),
+            labels: target.labels.clone(),
+            files: files.into_iter().map(|path| (path, stat)).collect(),
+        };
+        for (name, content) in held.objects() {
+            folder.reserve(name, &content)?;
+        }
+        folder.reserve(STATE, &held.state(folder)?)
+    }
+
+    /// Delete what [`reserve`](Self::reserve) wrote.
+    pub(super) fn unreserve(folder: &Folder) -> Result<()> {
+        [COMMIT, TREE, SCHEMA, STATE]
+            .iter()
+            .try_for_each(|name| folder.unreserve(name))
+    }
+
+    /// Make this the state of `folder`, by way of what was reserved. A crash between the objects and the state does no
+    /// harm: the journal is still there, and its replay comes here again.
     pub(super) fn save(&self, folder: &Folder) -> Result<()> {
-        let snapshot = &self.snapshot;
-        folder.replace(COMMIT, &snapshot.commit.to_bytes())?;
-        folder.replace(TREE, &snapshot.tree.to_bytes())?;
-        folder.replace(SCHEMA, &snapshot.schema.to_bytes())?;
-        self.save_state(folder)
+        for (name, content) in self.objects() {
+            folder.replace_reserved(name, &content)?;
+        }
+        folder.replace_reserved(STATE, &self.state(folder)?)?;
+        folder.sync()
     }
 
     /// Save what the objects do not say: labels and stats.
     pub(super) fn save_state(&self, folder: &Folder) -> Result<()> {
+        folder.replace(STATE, &self.state(folder)?)?;
+        folder.sync()
+    }
+
+    fn objects(&self) -> [(&'static str, Vec<u8>); 3] {
+        let snapshot = &self.snapshot;
+        [
+            (COMMIT, snapshot.commit.to_bytes()),
+            (TREE, snapshot.tree.to_bytes()),
+            (SCHEMA, snapshot.schema.to_bytes()),
+        ]
+    }
+
+    /// The bytes of `state.json`.
+    fn state(&self, folder: &Folder) -> Result<Vec<u8>> {
         let state = StateFile {
             format: FORMAT,
             repo: self.labels.repo.clone(),
@@ -83,10 +126,7 @@ impl Held {
                 })
                 .collect(),
         };
-        let json =
-            serde_json::to_vec_pretty(&state).map_err(|error| damaged(folder, STATE, error))?;
-        folder.replace(STATE, &json)?;
-        folder.sync()
+        serde_json::to_vec_pretty(&state).map_err(|error| damaged(folder, STATE, error))
     }
 
     /// Read the state of `folder`; `None` if it has none yet.
@@ -177,8 +217,5 @@ pub(super) fn snapshot_from(
 }
 
 fn damaged(folder: &Folder, name: &str, what: impl std::fmt::Display) -> ClientError {
-    ClientError::corrupt(
-        folder.internal(name).display(),
-        format!("{what}; pull into an empty folder, with this one as --seed"),
-    )
+    ClientError::corrupt(folder.internal(name).display(), what)
 }

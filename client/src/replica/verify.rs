@@ -1,8 +1,10 @@
 //! Verifying a replica: every byte that it holds against the ids of its version.
 
-use super::folder::{Folder, INTERNAL};
-use super::inspect::{header_is, tensor_name};
+use super::folder::Folder;
+use super::inspect::header_is;
 use super::state::Held;
+use crate::arrival::tensor_name;
+use crate::disk::{INTERNAL, LOST_AND_FOUND};
 use crate::error::{At, Result};
 use crate::parts::{check_cancelled, hash_range};
 use deltaic_format::name::TreePath;
@@ -127,7 +129,8 @@ fn find_extra(root: &Path, within: &Path, held: &Held, report: &mut VerifyReport
     for entry in fs::read_dir(within).at(within)? {
         let entry = entry.at(within)?;
         let location = entry.path();
-        if within == root && entry.file_name() == INTERNAL {
+        let name = entry.file_name();
+        if within == root && (name == INTERNAL || name == LOST_AND_FOUND) {
             continue;
         }
         if entry.file_type().at(&location)?.is_dir() {

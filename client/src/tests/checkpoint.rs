@@ -252,3 +252,27 @@ fn files_that_change_while_they_are_read_are_errors() {
     let error = error_of(checkpoint.read_data(0, 0, &mut out));
     assert!(matches!(error, ClientError::Changed { .. }), "{error}");
 }
+
+/// What it prevents: `commit .` that takes the store it commits to.
+#[test]
+fn stores_in_a_checkpoint_are_left_out() {
+    let folder = tempdir().unwrap();
+    let trees = super::model::example_trees(10);
+    let weights = trees[0].weights[0].bytes();
+    fs::write(folder.path().join("model.safetensors"), &weights).unwrap();
+    for (name, format) in [
+        ("store", "deltaic store format 1\n"),
+        ("other", "deltaic stor"),
+    ] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::write(folder.path().join(name).join("FORMAT"), format).unwrap();
+        fs::write(folder.path().join(name).join("x.safetensors"), &weights).unwrap();
+    }
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let found = checkpoint.schema().files.iter().map(|f| f.path.as_str());
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        ["model.safetensors", "other/x.safetensors"]
+    );
+    assert_eq!(checkpoint.files().len(), 1);
+}

@@ -2,7 +2,6 @@
 
 use super::model::{History, example_trees};
 use super::{assert_holds, fault_at, files_in, pull};
-use crate::replica::journal_is_complete;
 use crate::{PullOptions, ReplicaFolder};
 use deltaic_format::progress::Silent;
 use std::fs;
@@ -11,7 +10,7 @@ use tempfile::tempdir;
 
 /// Pull `version` and crash at step `at`; returns whether it got that far.
 fn crash(folder: &Path, history: &History, version: usize, at: usize) -> bool {
-    let mut replica = ReplicaFolder::open_with(folder, true, fault_at(at)).unwrap();
+    let mut replica = ReplicaFolder::open_faulty(folder, fault_at(at)).unwrap();
     let want = &history.versions[version].snapshot;
     replica
         .pull(history, want, &PullOptions::default(), &Silent)
@@ -30,7 +29,7 @@ fn a_crash_at_any_step_leaves_one_version_and_the_way_to_any_other() {
                 assert!(at > 5, "there are steps to crash at");
                 break;
             }
-            let replica = ReplicaFolder::open_or_create(folder.path()).unwrap();
+            let replica = ReplicaFolder::open_or_create(folder.path(), &Silent).unwrap();
             let held = replica.held().unwrap().commit.version.0 as usize;
             assert_eq!(
                 held == from,
@@ -73,7 +72,7 @@ fn a_crash_while_a_crash_is_mended_changes_nothing() {
             pull(folder.path(), &history, from).unwrap();
             assert!(crash(folder.path(), &history, to, first));
             for second in 0.. {
-                let opened = ReplicaFolder::open_with(folder.path(), true, fault_at(second));
+                let opened = ReplicaFolder::open_faulty(folder.path(), fault_at(second));
                 if opened.is_ok() {
                     break;
                 }
@@ -92,22 +91,28 @@ fn a_journal_cut_at_any_byte_is_discarded() {
     assert!(crash(folder.path(), &history, 1, 1));
     let path = folder.path().join(".deltaic/journal");
     let journal = fs::read(&path).unwrap();
-    assert!(journal_is_complete(folder.path()).unwrap());
+    assert!(ReplicaFolder::journal_is_complete(folder.path()).unwrap());
     for length in 0..journal.len() {
         fs::write(&path, &journal[..length]).unwrap();
-        assert!(!journal_is_complete(folder.path()).unwrap(), "{length}");
+        assert!(
+            !ReplicaFolder::journal_is_complete(folder.path()).unwrap(),
+            "{length}"
+        );
     }
     let mut flipped = journal.clone();
     for byte in (0..journal.len()).step_by(7) {
         flipped[byte] ^= 1;
         fs::write(&path, &flipped).unwrap();
-        assert!(!journal_is_complete(folder.path()).unwrap(), "{byte}");
+        assert!(
+            !ReplicaFolder::journal_is_complete(folder.path()).unwrap(),
+            "{byte}"
+        );
         flipped[byte] ^= 1;
     }
     for length in [0, 8, 9, 48, journal.len() / 2, journal.len() - 1] {
         fs::write(&path, &journal[..length]).unwrap();
         fs::write(folder.path().join(".deltaic/staged/7"), "left over").unwrap();
-        let replica = ReplicaFolder::open(folder.path()).unwrap();
+        let replica = ReplicaFolder::open(folder.path(), &Silent).unwrap();
         assert_eq!(replica.held().unwrap().id, history.versions[0].snapshot.id);
         assert!(!path.exists() && !folder.path().join(".deltaic/staged/7").exists());
         assert_holds(folder.path(), &history.versions[0]);
@@ -140,7 +145,7 @@ fn files_deleted_between_crash_and_replay_are_repaired() {
         pull(folder.path(), &history, 1).unwrap();
         assert!(crash(folder.path(), &history, 2, 3));
         fs::remove_file(folder.path().join(deleted)).unwrap();
-        drop(ReplicaFolder::open(folder.path()).unwrap());
+        drop(ReplicaFolder::open(folder.path(), &Silent).unwrap());
         super::pull_with(folder.path(), &history, 2, &super::repair()).unwrap();
         assert_holds(folder.path(), &history.versions[2]);
         assert_eq!(files_in(folder.path()).len(), 5);

@@ -100,16 +100,33 @@ fn a_touched_file_with_the_same_content_is_no_edit() {
     assert_holds(folder.path(), &history.versions[1]);
 }
 
-/// Damage that leaves the file's time alone, as a failing disk does.
+/// What it prevents: an edit that puts the modification time back and passes as none.
+#[test]
+fn an_edit_that_keeps_the_modification_time_is_noticed() {
+    let history = History::example();
+    let folder = tempdir().unwrap();
+    pull(folder.path(), &history, 0).unwrap();
+    let path = folder.path().join("model-1.safetensors");
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    edit(folder.path(), &history, "attn.bias");
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(modified).unwrap();
+    let what = modified_names(folder.path(), &history);
+    assert!(what[0].contains("attn.bias"), "{what:?}");
+}
+
+/// What pulling version 1 says of others' edits.
+fn modified_names(folder: &Path, history: &History) -> Vec<String> {
+    modified(error_of(pull(folder, history, 1)))
+}
+
+/// Damage that leaves the file's times alone, as a failing disk does.
 #[test]
 fn silent_damage_is_found_where_it_matters_and_by_a_full_scan() {
     let history = History::example();
     let damage = |folder: &Path, name: &str| {
-        let path = folder.join("model-1.safetensors");
-        let modified = fs::metadata(&path).unwrap().modified().unwrap();
         edit(folder, &history, name);
-        let file = fs::File::options().write(true).open(path).unwrap();
-        file.set_modified(modified).unwrap();
+        super::pass_as_ours(folder);
     };
     let folder = tempdir().unwrap();
     pull(folder.path(), &history, 0).unwrap();
@@ -125,7 +142,7 @@ fn silent_damage_is_found_where_it_matters_and_by_a_full_scan() {
     };
     let what = modified(error_of(pull_with(folder.path(), &history, 1, &full)));
     assert!(what[0].contains("attn.weight"));
-    let report = ReplicaFolder::open(folder.path())
+    let report = ReplicaFolder::open(folder.path(), &Silent)
         .unwrap()
         .verify(&Silent)
         .unwrap();
@@ -152,7 +169,7 @@ fn files_in_the_way_are_not_overwritten() {
     fs::write(folder.path().join("sub.safetensors"), "mine").unwrap();
     let what = modified(error_of(pull(folder.path(), &history, 4)));
     assert!(what[0].starts_with("sub.safetensors"), "{what:?}");
-    let report = ReplicaFolder::open(folder.path())
+    let report = ReplicaFolder::open(folder.path(), &Silent)
         .unwrap()
         .verify(&Silent)
         .unwrap();
@@ -227,7 +244,7 @@ fn pull_and_meddle(
         }
         Ok(())
     };
-    let mut replica = ReplicaFolder::open_with(folder, true, Box::new(fault)).unwrap();
+    let mut replica = ReplicaFolder::open_faulty(folder, Box::new(fault)).unwrap();
     let want = &history.versions[1].snapshot;
     let options = PullOptions {
         proof,
@@ -291,12 +308,12 @@ fn damaged_records_are_named() {
         pull(folder.path(), &history, 0).unwrap();
         let path = folder.path().join(".deltaic").join(name);
         flip(&path, 0);
-        let error = error_of(ReplicaFolder::open(folder.path()));
+        let error = error_of(ReplicaFolder::open(folder.path(), &Silent));
         assert!(
             matches!(&error, ClientError::Corrupt { object, .. } if object.ends_with(name)),
             "{error}"
         );
         fs::remove_file(&path).unwrap();
-        assert!(ReplicaFolder::open(folder.path()).is_err());
+        assert!(ReplicaFolder::open(folder.path(), &Silent).is_err());
     }
 }

@@ -7,6 +7,7 @@ use deltaic_format::Version;
 use deltaic_format::name::TreePath;
 use deltaic_format::progress::{Progress, Silent};
 use std::fs;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::tempdir;
 
@@ -32,7 +33,7 @@ fn every_version_is_reached_from_every_other() {
                 assert_holds(folder.path(), &history.versions[to]);
                 assert_eq!(outcome.from, Some(Version(from as u64)));
                 assert_eq!(outcome.to, Version(to as u64));
-                let replica = ReplicaFolder::open(folder.path()).unwrap();
+                let replica = ReplicaFolder::open(folder.path(), &Silent).unwrap();
                 assert_eq!(replica.verify(&Silent).unwrap().problems, []);
             }
         }
@@ -96,19 +97,40 @@ fn a_folder_of_other_files_is_no_replica_and_stays_as_it_is() {
     assert!(matches!(error, ClientError::NotAReplica { .. }), "{error}");
     assert_eq!(files_in(folder.path()).len(), 1);
     assert!(!folder.path().join(".deltaic").exists());
-    let error = error_of(ReplicaFolder::open(folder.path().join("missing")));
+    let error = error_of(ReplicaFolder::open(folder.path().join("missing"), &Silent));
     assert!(matches!(error, ClientError::NotAReplica { .. }), "{error}");
 }
 
 #[test]
 fn only_one_process_has_a_replica_open() {
     let folder = tempdir().unwrap();
-    let _first = ReplicaFolder::open_or_create(folder.path()).unwrap();
-    let error = error_of(ReplicaFolder::open_or_create(folder.path()));
+    let _first = ReplicaFolder::open_or_create(folder.path(), &Silent).unwrap();
+    let error = error_of(ReplicaFolder::open_or_create(folder.path(), &Silent));
     let ClientError::Locked { holder, .. } = error else {
         panic!("{error}");
     };
     assert_eq!(holder, format!("process {}", std::process::id()));
+}
+
+/// What it prevents: an empty `.deltaic` in every folder that somebody tried to pull into.
+#[test]
+fn a_first_pull_that_fails_early_leaves_nothing() {
+    let history = History::example();
+    let outside = tempdir().unwrap();
+    let missing = outside.path().join("a/b");
+    let options = PullOptions {
+        path: Some(TreePath::new("no/such/file").unwrap()),
+        ..PullOptions::default()
+    };
+    for folder in [&missing, &outside.path().to_owned()] {
+        error_of(pull_with(folder, &history, 0, &options));
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+    // A file system's own folder does not make a folder one of other files.
+    fs::create_dir(outside.path().join("lost+found")).unwrap();
+    pull(outside.path(), &history, 0).unwrap();
+    let replica = ReplicaFolder::open(outside.path(), &Silent).unwrap();
+    assert_eq!(replica.verify(&Silent).unwrap().problems, []);
 }
 
 #[test]
@@ -164,7 +186,7 @@ fn whoever_stops_a_pull_has_the_old_version_or_the_new_one() {
     pull(folder.path(), &history, 0).unwrap();
     let options = PullOptions::default();
     for stop in 0.. {
-        let mut replica = ReplicaFolder::open_or_create(folder.path()).unwrap();
+        let mut replica = ReplicaFolder::open_or_create(folder.path(), &Silent).unwrap();
         let progress = StopAt(stop, AtomicUsize::new(0));
         let want = &history.versions[3].snapshot;
         match replica.pull(&history, want, &options, &progress) {
@@ -177,6 +199,76 @@ fn whoever_stops_a_pull_has_the_old_version_or_the_new_one() {
     assert_holds(folder.path(), &history.versions[3]);
 }
 
+/// Remembers phases with their totals, and how far each came.
+#[derive(Default)]
+struct Phases(Mutex<Vec<(&'static str, Option<u64>, u64)>>);
+
+impl Progress for Phases {
+    fn phase(&self, name: &'static str, total: Option<u64>) {
+        self.0.lock().unwrap().push((name, total, 0));
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.0.lock().unwrap().last_mut().unwrap().2 += bytes;
+    }
+}
+
+#[test]
+fn every_phase_of_a_pull_reaches_the_total_that_it_names() {
+    let history = History::example();
+    let folder = tempdir().unwrap();
+    let options = PullOptions {
+        proof: Proof::Full,
+        ..PullOptions::default()
+    };
+    for version in [0, 1, 2, 3, 4, 1] {
+        let progress = Phases::default();
+        let mut replica = ReplicaFolder::open_or_create(folder.path(), &progress).unwrap();
+        let want = &history.versions[version].snapshot;
+        replica.pull(&history, want, &options, &progress).unwrap();
+        let phases = progress.0.into_inner().unwrap();
+        // This source's plans name no bytes.
+        let phases: Vec<_> = phases.iter().filter(|p| p.0 != "receiving").collect();
+        for (name, total, done) in &phases {
+            assert_eq!(*total, Some(*done), "{name} of version {version}");
+        }
+        let names: Vec<_> = phases.iter().map(|p| p.0).collect();
+        assert!(
+            names.ends_with(&["reusing", "writing", "proving"]),
+            "{names:?}"
+        );
+    }
+}
+
+/// What it prevents: a shard whose tensors were replaced that is written to the journal and to its place.
+#[test]
+fn a_file_that_is_mostly_new_is_staged() {
+    use std::os::unix::fs::MetadataExt;
+    let trees = example_trees(70_000);
+    let history = History::new(&trees);
+    let folder = tempdir().unwrap();
+    let inode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().ino();
+    pull(folder.path(), &history, 0).unwrap();
+    let names = ["model-1.safetensors", "sub/model-2.safetensors"];
+    let before = names.map(inode);
+    let damage = |name: &str, at: usize| {
+        let path = folder.path().join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        let at = bytes.len() - at;
+        bytes[at] ^= 1;
+        fs::write(path, bytes).unwrap();
+    };
+    // In `big`, 70,000 bytes of 76,018.
+    damage(names[0], 7000);
+    pull_with(folder.path(), &history, 0, &super::repair()).unwrap();
+    assert_ne!(inode(names[0]), before[0]);
+    // In `frozen`, 1,000 of 2,696.
+    damage(names[1], 1);
+    pull_with(folder.path(), &history, 0, &super::repair()).unwrap();
+    assert_eq!(inode(names[1]), before[1]);
+    assert_holds(folder.path(), &history.versions[0]);
+}
+
 #[test]
 fn a_version_with_the_same_content_is_a_version() {
     let trees = example_trees(100);
@@ -185,7 +277,7 @@ fn a_version_with_the_same_content_is_a_version() {
     pull(folder.path(), &history, 0).unwrap();
     let outcome = pull(folder.path(), &history, 1).unwrap();
     assert_eq!((outcome.to, outcome.received_bytes), (Version(1), 0));
-    let replica = ReplicaFolder::open(folder.path()).unwrap();
+    let replica = ReplicaFolder::open(folder.path(), &Silent).unwrap();
     assert_eq!(replica.held().unwrap().id, history.versions[1].snapshot.id);
 }
 
@@ -227,7 +319,6 @@ fn a_patch_that_is_there_already_is_not_applied_again() {
         let folder = tempdir().unwrap();
         pull(folder.path(), &history, 0).unwrap();
         let path = folder.path().join("model-1.safetensors");
-        let modified = fs::metadata(&path).unwrap().modified().unwrap();
         let mut bytes = fs::read(&path).unwrap();
         let data = |version: usize| {
             let view = history.versions[version].snapshot.tensors();
@@ -240,12 +331,7 @@ fn a_patch_that_is_there_already_is_not_applied_again() {
         let after = &history.versions[1].files["model-1.safetensors"].0;
         bytes[data(0)].copy_from_slice(&after[data(1)]);
         fs::write(&path, bytes).unwrap();
-        fs::File::options()
-            .write(true)
-            .open(&path)
-            .unwrap()
-            .set_modified(modified)
-            .unwrap();
+        super::pass_as_ours(folder.path());
         let outcome = pull(folder.path(), &history, 1).unwrap();
         assert_eq!(outcome.patched, 1);
         assert_holds(folder.path(), &history.versions[1]);

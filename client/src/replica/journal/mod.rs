@@ -6,7 +6,7 @@
 //! ```text
 //! offset  size
 //! 0       8     magic  89 44 4A 4C 0D 0A 1A 0A   (\x89 "DJL" \r \n \x1a \n)
-//! 8       1     format version, 1
+//! 8       1     format version, 2
 //! 9             records, the first of them the target
 //!         8     number of records
 //!         32    BLAKE3 of everything before
@@ -19,7 +19,7 @@
 //! 2 words     u64 tensor | u64 piece | u32 n | n x u32 index within the piece | n x new word
 //! 3 bytes     u32 weight file | u64 offset in the file | the bytes
 //! 4 remove    string path
-//! 5 rename    u32 number of a staged file | u8 mode (0 plain, 1 executable) | string path
+//! 5 rename    u32 number of a staged file, which has its permissions already | string path
 //! 6 void      u64 tensor: its words are not to be written, its file turned out to hold them already
 //! ```
 //!
@@ -34,13 +34,14 @@ pub(super) use write::JournalWriter;
 
 use super::state::Labels;
 use deltaic_format::name::TreePath;
-use deltaic_format::object::{FileMode, Snapshot};
+use deltaic_format::object::Snapshot;
+use std::collections::{HashMap, HashSet};
 
 /// Name of the journal in `.deltaic`.
 pub(super) const JOURNAL: &str = "journal";
 
 const MAGIC: [u8; 8] = *b"\x89DJL\r\n\x1a\n";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEADER_LEN: u64 = 9;
 const TRAILER_LEN: u64 = 40;
 
@@ -56,6 +57,31 @@ const KIND_VOID: u8 = 6;
 pub(super) struct Target {
     pub snapshot: Snapshot,
     pub labels: Labels,
+}
+
+/// How much a journal writes into files where they lie.
+#[derive(Debug, Default)]
+struct Volume {
+    bytes: u64,
+    /// What of it belongs to words of each tensor.
+    words: HashMap<usize, u64>,
+}
+
+impl Volume {
+    fn add_words(&mut self, tensor: usize, len: usize) {
+        *self.words.entry(tensor).or_default() += len as u64;
+        self.bytes += len as u64;
+    }
+
+    fn add_bytes(&mut self, len: usize) {
+        self.bytes += len as u64;
+    }
+
+    /// Bytes that are written, the words of `void` tensors aside.
+    fn without(&self, void: &HashSet<usize>) -> u64 {
+        let words = void.iter().filter_map(|tensor| self.words.get(tensor));
+        self.bytes - words.sum::<u64>()
+    }
 }
 
 /// One step of the way to the target.
@@ -78,11 +104,7 @@ pub(super) enum Record<'a> {
     /// A file that the target does not have.
     Remove { path: TreePath },
     /// A staged file that takes its place in the tree.
-    Rename {
-        staged: usize,
-        mode: FileMode,
-        path: TreePath,
-    },
+    Rename { staged: usize, path: TreePath },
     /// A tensor whose words are not to be written.
     Void { tensor: usize },
 }

@@ -2,21 +2,21 @@
 
 use super::{
     HEADER_LEN, JOURNAL, KIND_BYTES, KIND_REMOVE, KIND_RENAME, KIND_TARGET, KIND_VOID, KIND_WORDS,
-    MAGIC, Record, TRAILER_LEN, Target, VERSION,
+    MAGIC, Record, TRAILER_LEN, Target, VERSION, Volume,
 };
+use crate::disk::{open, open_if_there, remove_if_there};
 use crate::error::{At, ClientError, Result};
 use crate::parts::PART_LEN;
 use crate::replica::folder::Folder;
-use crate::replica::state::{Labels, snapshot_from};
+use crate::replica::state::{Held, Labels, snapshot_from};
 use deltaic_format::FormatError;
 use deltaic_format::bytes::ByteReader;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::TreePath;
-use deltaic_format::object::FileMode;
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
 const WHAT: &str = "journal";
 
@@ -26,19 +26,30 @@ pub(crate) struct Journal {
     path: PathBuf,
     target: Target,
     void: HashSet<usize>,
+    bytes: u64,
 }
 
 impl Journal {
-    pub(super) fn new(path: PathBuf, target: Target, void: HashSet<usize>) -> Self {
-        Self { path, target, void }
+    pub(super) fn new(
+        path: PathBuf,
+        target: Target,
+        void: HashSet<usize>,
+        volume: &Volume,
+    ) -> Self {
+        let bytes = volume.without(&void);
+        Self {
+            path,
+            target,
+            void,
+            bytes,
+        }
     }
 
     /// The journal of `folder`, if there is a complete one.
     pub(crate) fn open(folder: &Folder) -> Result<Option<Self>> {
         let path = folder.internal(JOURNAL);
-        let file = match File::open(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            file => file.at(&path)?,
+        let Some(file) = open_if_there(&path, false)? else {
+            return Ok(None);
         };
         let Some(version) = complete_version(file).at(&path)? else {
             return Ok(None);
@@ -48,24 +59,34 @@ impl Journal {
             return Err(ClientError::corrupt(path.display(), what));
         }
         let mut target = None;
-        let mut void = HashSet::new();
+        let (mut void, mut volume) = (HashSet::new(), Volume::default());
         for_each_record(&path, |kind, body| {
             if kind == KIND_TARGET {
                 target = Some(read_target(body)?);
-            } else if let Record::Void { tensor } = read_record(kind, body)? {
-                void.insert(tensor);
+                return Ok(());
+            }
+            match read_record(kind, body)? {
+                Record::Void { tensor } => drop(void.insert(tensor)),
+                Record::Words { tensor, words, .. } => volume.add_words(tensor, words.len()),
+                Record::Bytes { bytes, .. } => volume.add_bytes(bytes.len()),
+                Record::Remove { .. } | Record::Rename { .. } => {}
             }
             Ok(())
         })?;
         let Some(target) = target else {
             return Err(ClientError::corrupt(path.display(), "it has no target"));
         };
-        Ok(Some(Self { path, target, void }))
+        Ok(Some(Self::new(path, target, void, &volume)))
     }
 
     /// Where it leads.
     pub(crate) fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// Bytes that it writes into files where they lie.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Give every step, in order, to `each`.
@@ -83,15 +104,12 @@ impl Journal {
     }
 }
 
-/// Delete the journal of `folder`, complete or not, and what it staged.
+/// Delete the journal of `folder`, complete or not, with what it staged and what was reserved for its target.
 pub(crate) fn discard(folder: &Folder) -> Result<()> {
-    let path = folder.internal(JOURNAL);
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        removed => removed.at(&path)?,
-    }
+    remove_if_there(&folder.internal(JOURNAL))?;
     // The journal is gone for good before what it names is.
     folder.sync()?;
+    Held::unreserve(folder)?;
     folder.clear_staged()
 }
 
@@ -138,11 +156,11 @@ impl From<FormatError> for Failure {
 
 /// Give kind and body of every record to `each`.
 fn for_each_record(
-    path: &PathBuf,
+    path: &Path,
     mut each: impl FnMut(u8, &[u8]) -> Result<(), Failure>,
 ) -> Result<()> {
     let damaged = |what: String| ClientError::corrupt(path.display(), what);
-    let file = File::open(path).at(path)?;
+    let file = open(path, false)?;
     let len = file.metadata().at(path)?.len();
     let mut left = (len.checked_sub(HEADER_LEN + TRAILER_LEN))
         .ok_or_else(|| damaged("it ends early".into()))?;
@@ -230,10 +248,6 @@ fn read_record(kind: u8, body: &[u8]) -> Result<Record<'_>, Failure> {
         },
         KIND_RENAME => Record::Rename {
             staged: reader.u32()? as usize,
-            mode: match reader.u8()? {
-                0 => FileMode::Plain,
-                _ => FileMode::Executable,
-            },
             path: path(&mut reader)?,
         },
         KIND_VOID => Record::Void {

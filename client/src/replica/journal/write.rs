@@ -2,17 +2,18 @@
 
 use super::{
     HEADER_LEN, JOURNAL, Journal, KIND_BYTES, KIND_REMOVE, KIND_RENAME, KIND_TARGET, KIND_VOID,
-    KIND_WORDS, MAGIC, Target, VERSION,
+    KIND_WORDS, MAGIC, Target, VERSION, Volume,
 };
+use crate::disk::{create_new, remove_if_there, sync_folder};
 use crate::error::{At, Result};
-use crate::replica::folder::{Folder, sync_folder};
+use crate::replica::folder::Folder;
 use deltaic_format::bytes::{put_string, put_varint};
 use deltaic_format::name::TreePath;
-use deltaic_format::object::{CanonicalObject, FileMode};
+use deltaic_format::object::CanonicalObject;
 use deltaic_format::patch::Changes;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 const BUFFER_LEN: usize = 1 << 20;
@@ -24,16 +25,27 @@ pub(crate) struct JournalWriter {
     file: BufWriter<File>,
     hasher: blake3::Hasher,
     records: u64,
-    target: Target,
+    pub(crate) target: Target,
     void: HashSet<usize>,
+    volume: Volume,
     indexes: Vec<u8>,
+}
+
+/// A place in a journal in the making, to go back to.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    position: u64,
+    hasher: blake3::Hasher,
+    records: u64,
+    bytes: u64,
 }
 
 impl JournalWriter {
     /// Begin the journal of the way to `target`.
     pub(crate) fn create(folder: &Folder, target: Target) -> Result<Self> {
         let path = folder.internal(JOURNAL);
-        let file = File::create(&path).at(&path)?;
+        remove_if_there(&path)?;
+        let file = create_new(&path)?;
         let mut writer = Self {
             path,
             file: BufWriter::with_capacity(BUFFER_LEN, file),
@@ -41,6 +53,7 @@ impl JournalWriter {
             records: 0,
             target,
             void: HashSet::new(),
+            volume: Volume::default(),
             indexes: Vec::new(),
         };
         let mut header = Vec::with_capacity(HEADER_LEN as usize);
@@ -71,6 +84,7 @@ impl JournalWriter {
         }
         let written = self.record(KIND_WORDS, &[&head, &indexes, words]);
         self.indexes = indexes;
+        self.volume.add_words(tensor, words.len());
         written
     }
 
@@ -79,6 +93,7 @@ impl JournalWriter {
         let mut head = Vec::with_capacity(12);
         head.extend((file as u32).to_le_bytes());
         head.extend(offset.to_le_bytes());
+        self.volume.add_bytes(bytes.len());
         self.record(KIND_BYTES, &[&head, bytes])
     }
 
@@ -90,10 +105,9 @@ impl JournalWriter {
     }
 
     /// The staged file becomes `path`.
-    pub(crate) fn rename(&mut self, staged: usize, mode: FileMode, path: &TreePath) -> Result<()> {
+    pub(crate) fn rename(&mut self, staged: usize, path: &TreePath) -> Result<()> {
         let mut body = Vec::new();
         body.extend((staged as u32).to_le_bytes());
-        body.push(mode as u8);
         put_string(&mut body, path.as_str());
         self.record(KIND_RENAME, &[&body])
     }
@@ -102,6 +116,28 @@ impl JournalWriter {
     pub(crate) fn void(&mut self, tensor: usize) -> Result<()> {
         self.void.insert(tensor);
         self.record(KIND_VOID, &[&(tensor as u64).to_le_bytes()])
+    }
+
+    /// Where it ends now.
+    pub(crate) fn mark(&mut self) -> Result<Mark> {
+        Ok(Mark {
+            position: self.file.stream_position().at(&self.path)?,
+            hasher: self.hasher.clone(),
+            records: self.records,
+            bytes: self.volume.bytes,
+        })
+    }
+
+    /// Take back the [`bytes`](Self::bytes) that were written since `mark`, when nothing else was.
+    pub(crate) fn go_back(&mut self, mark: Mark) -> Result<()> {
+        self.file
+            .seek(SeekFrom::Start(mark.position))
+            .at(&self.path)?;
+        self.file.get_ref().set_len(mark.position).at(&self.path)?;
+        self.hasher = mark.hasher;
+        self.records = mark.records;
+        self.volume.bytes = mark.bytes;
+        Ok(())
     }
 
     /// Make the journal complete and durable.
@@ -115,7 +151,12 @@ impl JournalWriter {
         if let Some(folder) = self.path.parent() {
             sync_folder(folder)?;
         }
-        Ok(Journal::new(self.path, self.target, self.void))
+        Ok(Journal::new(
+            self.path,
+            self.target,
+            self.void,
+            &self.volume,
+        ))
     }
 
     fn record(&mut self, kind: u8, body: &[&[u8]]) -> Result<()> {
