@@ -56,8 +56,9 @@ pub struct Cli {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// Use the store in this folder.
-    #[arg(long, global = true, env = "DELTAIC_STORE", hide_env_values = true, value_name = "DIR",
+    /// Use the store in this folder [env: DELTAIC_STORE].
+    // Read from the environment by the settings: clap would show it as required in usage lines.
+    #[arg(long, global = true, value_name = "DIR",
           value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub store: Option<PathBuf>,
     /// Print one JSON document instead of text.
@@ -99,6 +100,13 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
+}
+
+impl Command {
+    /// Whether the command is of use where the config file is broken, because it reads none of it or says what is wrong.
+    pub fn does_without_config(&self) -> bool {
+        matches!(self, Self::Doctor(_) | Self::Completions(_) | Self::Man(_))
+    }
 }
 
 #[cfg(test)]

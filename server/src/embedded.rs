@@ -1,10 +1,12 @@
 //! Where store and client meet in one process: each seen through the other's interface, errors kept as they are.
 
+use crate::report::Failure;
 use deltaic_client::{Checkpoint, ClientError, Source};
 use deltaic_format::fetch::{Delivery, FetchPlan, TensorWish};
 use deltaic_format::ids::FileId;
 use deltaic_format::object::{Schema, Snapshot};
 use deltaic_store::{PlainFile, Store, StoreError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A store as a source of versions.
 #[derive(Debug, Clone, Copy)]
@@ -53,11 +55,12 @@ impl Source for StoreSource<'_> {
     }
 }
 
-/// A checkpoint on disk as what the store commits.
+/// A checkpoint on disk as what the store commits. The store passes words on; what failed is kept here as it was.
 #[derive(Debug)]
 pub struct Committed<'a> {
     checkpoint: &'a Checkpoint,
     files: Vec<PlainFile>,
+    failure: Mutex<Option<Failure>>,
 }
 
 impl<'a> Committed<'a> {
@@ -71,13 +74,29 @@ impl<'a> Committed<'a> {
         Self {
             checkpoint,
             files: files.collect(),
+            failure: Mutex::default(),
         }
     }
-}
 
-/// The store passes the client's words on; they name the file.
-fn in_words(result: deltaic_client::Result<()>) -> Result<(), String> {
-    result.map_err(|error| error.to_string())
+    /// Why a commit of this checkpoint failed with `error`.
+    pub fn failure(&self, error: StoreError) -> Failure {
+        match error {
+            StoreError::Checkpoint { .. } => self.noted().take().unwrap_or_else(|| error.into()),
+            error => error.into(),
+        }
+    }
+
+    fn in_words(&self, result: deltaic_client::Result<()>) -> Result<(), String> {
+        result.map_err(|error| {
+            // The first failure ends the commit; other threads may meet more.
+            self.noted().get_or_insert_with(|| Failure::from(&error));
+            error.to_string()
+        })
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Option<Failure>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl deltaic_store::Checkpoint for Committed<'_> {
@@ -90,7 +109,7 @@ impl deltaic_store::Checkpoint for Committed<'_> {
     }
 
     fn read_data(&self, file: usize, offset: u64, out: &mut [u8]) -> Result<(), String> {
-        in_words(self.checkpoint.read_data(file, offset, out))
+        self.in_words(self.checkpoint.read_data(file, offset, out))
     }
 
     fn files(&self) -> &[PlainFile] {
@@ -98,10 +117,10 @@ impl deltaic_store::Checkpoint for Committed<'_> {
     }
 
     fn read_file(&self, file: usize, offset: u64, out: &mut [u8]) -> Result<(), String> {
-        in_words(self.checkpoint.read_file(file, offset, out))
+        self.in_words(self.checkpoint.read_file(file, offset, out))
     }
 
     fn check_unchanged(&self) -> Result<(), String> {
-        in_words(self.checkpoint.check_unchanged())
+        self.in_words(self.checkpoint.check_unchanged())
     }
 }

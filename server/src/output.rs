@@ -1,6 +1,6 @@
 //! What goes to standard output: one JSON document, or a page for people.
 
-use crate::report::Failure;
+use crate::report::{Failure, write_document};
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -149,13 +149,9 @@ impl Output {
     ///
     /// If it cannot be written; that its reader went away is told from other failures.
     pub fn answer(&self, answer: &impl Answer) -> Result<(), Failure> {
-        self.write(|out| {
-            if self.json {
-                serde_json::to_writer_pretty(&mut *out, answer)?;
-                writeln!(out)
-            } else {
-                answer.print(&mut Page::new(out, self.paint))
-            }
+        self.write(|out| match self.json {
+            true => write_document(out, answer),
+            false => answer.print(&mut Page::new(out, self.paint)),
         })
     }
 

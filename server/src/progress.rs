@@ -4,9 +4,10 @@ use crate::interrupt::Interrupt;
 use crate::units;
 use deltaic_format::progress::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time between two plain lines.
@@ -42,10 +43,12 @@ enum Display {
 impl Reporter {
     /// Show progress as chosen.
     pub fn new(choice: ProgressChoice, interrupt: Interrupt) -> Self {
-        let terminal = std::io::stderr().is_terminal();
+        let terminal = io::stderr().is_terminal();
         let display = match choice {
             ProgressChoice::Auto if terminal => Display::Bar(Mutex::default()),
-            ProgressChoice::Auto | ProgressChoice::Plain => Display::Lines(Lines::default()),
+            ProgressChoice::Auto => Display::Lines(Lines::new(BETWEEN_LINES)),
+            // Whoever asks for lines sees every phase, however short.
+            ProgressChoice::Plain => Display::Lines(Lines::new(Duration::ZERO)),
             ProgressChoice::None => Display::Nothing,
         };
         Self { interrupt, display }
@@ -53,19 +56,24 @@ impl Reporter {
 
     /// Take the bar away, because the operation has ended or something else is about to be printed.
     pub fn clear(&self) {
-        if let Display::Bar(bar) = &self.display
-            && let Some(bar) = lock(bar).take()
-        {
-            bar.finish_and_clear();
+        match &self.display {
+            Display::Bar(bar) => {
+                if let Some(bar) = lock(bar).take() {
+                    bar.finish_and_clear();
+                }
+            }
+            Display::Lines(lines) => lines.clear(),
+            Display::Nothing => {}
         }
     }
 }
 
 impl Progress for Reporter {
     fn phase(&self, name: &'static str, total: Option<u64>) {
+        let total = total.filter(|&bytes| bytes > 0);
         match &self.display {
             Display::Bar(bar) => {
-                let next = new_bar(name, total.filter(|&bytes| bytes > 0));
+                let next = new_bar(name, total);
                 if let Some(last) = lock(bar).replace(next) {
                     last.finish_and_clear();
                 }
@@ -102,7 +110,7 @@ fn new_bar(name: &'static str, total: Option<u64>) -> ProgressBar {
         Some(_) => {
             "{msg:>10} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, ETA {eta}"
         }
-        None => "{msg:>10} {spinner} {binary_bytes}",
+        None => "{msg:>10} {spinner} {binary_bytes}, {elapsed}",
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("=> "));
@@ -112,11 +120,29 @@ fn new_bar(name: &'static str, total: Option<u64>) -> ProgressBar {
     bar
 }
 
-/// A line every few seconds, such as `reading 1.2 GiB of 8.0 GiB, 410 MiB/s, ETA 16 s`.
-#[derive(Debug, Default)]
+/// A line every few seconds, such as `reading 1.2 GiB of 8.0 GiB, 410 MiB/s, ETA 16 s`, also while a phase has nothing
+/// to tell of.
+#[derive(Debug)]
 struct Lines {
+    shared: Arc<Shared>,
+    /// How long a phase lasts before its first line; what is over sooner is not worth one.
+    first_after: Duration,
+    writer: OnceLock<JoinHandle<()>>,
+}
+
+/// What whoever works and whoever writes lines have in common.
+#[derive(Debug, Default)]
+struct Shared {
     done: AtomicU64,
-    phase: Mutex<Option<Phase>>,
+    state: Mutex<State>,
+    /// The state has changed.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    phase: Option<Phase>,
+    ended: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -128,39 +154,82 @@ struct Phase {
 }
 
 impl Lines {
+    fn new(first_after: Duration) -> Self {
+        Self {
+            shared: Arc::default(),
+            first_after,
+            writer: OnceLock::new(),
+        }
+    }
+
     fn phase(&self, name: &'static str, total: Option<u64>) {
         let now = Instant::now();
-        let mut phase = lock(&self.phase);
-        self.done.store(0, Ordering::Relaxed);
-        *phase = Some(Phase {
+        let mut state = lock(&self.shared.state);
+        self.shared.done.store(0, Ordering::Relaxed);
+        let mut phase = Phase {
             name,
             total,
             begun: now,
-            // What is over sooner is not worth a line.
-            next_line: now + BETWEEN_LINES,
+            next_line: now + self.first_after,
+        };
+        phase.write_if_due(0, now);
+        state.phase = Some(phase);
+        drop(state);
+        self.shared.changed.notify_one();
+        self.writer.get_or_init(|| {
+            let shared = self.shared.clone();
+            std::thread::spawn(move || shared.write_lines())
         });
     }
 
     fn advance(&self, bytes: u64) {
-        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // Whoever finds another thread at it leaves it to that one.
-        let Ok(mut phase) = self.phase.try_lock() else {
-            return;
-        };
-        let Some(phase) = phase.as_mut() else {
-            return;
-        };
-        let now = Instant::now();
-        if now >= phase.next_line {
-            phase.next_line = now + BETWEEN_LINES;
-            let line = phase.line(done, now - phase.begun);
-            // A closed standard error does not stop the work.
-            let _ = writeln!(std::io::stderr(), "{line}");
+        self.shared.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Write no more lines until the next phase.
+    fn clear(&self) {
+        lock(&self.shared.state).phase = None;
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        lock(&self.shared.state).ended = true;
+        self.shared.changed.notify_one();
+        if let Some(writer) = self.writer.take() {
+            // It cannot have anything else to tell than a panic, which was told.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Write a line whenever one is due, until the end.
+    fn write_lines(&self) {
+        let mut state = lock(&self.state);
+        while !state.ended {
+            let now = Instant::now();
+            let mut wait = BETWEEN_LINES;
+            if let Some(phase) = &mut state.phase {
+                phase.write_if_due(self.done.load(Ordering::Relaxed), now);
+                wait = phase.next_line.saturating_duration_since(now);
+            }
+            let waited = self.changed.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
 impl Phase {
+    fn write_if_due(&mut self, done: u64, now: Instant) {
+        if now < self.next_line {
+            return;
+        }
+        self.next_line = now + BETWEEN_LINES;
+        // A closed standard error does not stop the work.
+        let _ = writeln!(io::stderr(), "{}", self.line(done, now - self.begun));
+    }
+
     fn line(&self, done: u64, elapsed: Duration) -> String {
         let (name, size) = (self.name, units::bytes(done));
         let rate = units::rate(done, elapsed);
@@ -173,7 +242,9 @@ impl Phase {
                 format!("{name} {size} of {total}, {rate}, ETA {eta}")
             }
             Some(total) => format!("{name} {size} of {}", units::bytes(total)),
-            None => format!("{name} {size}, {rate}"),
+            None if done > 0 => format!("{name} {size}, {rate}"),
+            None if elapsed < BETWEEN_LINES => format!("{name}…"),
+            None => format!("{name}… {}", units::time_left(elapsed)),
         }
     }
 }
@@ -210,13 +281,27 @@ mod tests {
     }
 
     #[test]
-    fn every_phase_has_some_seconds_before_its_first_line() {
-        let lines = Lines::default();
-        for name in ["reading", "writing"] {
-            let begun = Instant::now();
-            lines.phase(name, None);
-            let next = lock(&lines.phase).map(|phase| phase.next_line);
-            assert!(next.is_some_and(|next| next >= begun + BETWEEN_LINES));
+    fn phases_without_a_total_are_told_of_too() {
+        let proving = Phase {
+            name: "proving",
+            ..phase(None)
+        };
+        assert_eq!(proving.line(0, Duration::ZERO), "proving…");
+        assert_eq!(proving.line(0, Duration::from_secs(6)), "proving… 6 s");
+    }
+
+    #[test]
+    fn the_next_line_comes_some_seconds_after_the_last() {
+        for first_after in [BETWEEN_LINES, Duration::ZERO] {
+            let lines = Lines::new(first_after);
+            for name in ["reading", "writing"] {
+                let begun = Instant::now();
+                lines.phase(name, None);
+                let next = lock(&lines.shared.state).phase.map(|phase| phase.next_line);
+                assert!(next.is_some_and(|next| next >= begun + BETWEEN_LINES));
+            }
+            lines.clear();
+            assert!(lock(&lines.shared.state).phase.is_none());
         }
     }
 

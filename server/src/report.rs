@@ -3,9 +3,11 @@
 use crate::output::Paint;
 use deltaic_client::ClientError;
 use deltaic_format::FormatError;
+use deltaic_format::name::TreePath;
 use deltaic_store::StoreError;
 use serde::Serialize;
 use std::error::Error;
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -35,11 +37,13 @@ pub enum Kind {
     Interrupted,
     /// Whoever read the output went away, which is no failure and is not reported.
     OutputClosed,
+    /// Standard output cannot be written, so that the failure is told on standard error alone.
+    OutputFailed,
 }
 
 impl Kind {
     /// Every kind with its name in JSON and its exit code.
-    pub const TABLE: [(Self, &'static str, u8); 11] = [
+    pub const TABLE: [(Self, &'static str, u8); 12] = [
         (Self::Error, "error", 1),
         (Self::Usage, "usage", 2),
         (Self::NotFound, "not_found", 10),
@@ -51,6 +55,7 @@ impl Kind {
         (Self::Unavailable, "unavailable", 16),
         (Self::Interrupted, "interrupted", 130),
         (Self::OutputClosed, "output_closed", 0),
+        (Self::OutputFailed, "error", 1),
     ];
 
     fn row(self) -> (&'static str, u8) {
@@ -88,7 +93,7 @@ impl Failure {
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self {
             kind,
-            message: message.into(),
+            message: without_numbers(message.into()),
             hint: general_hint(kind).to_owned(),
         }
     }
@@ -105,20 +110,19 @@ impl Failure {
         self
     }
 
+    /// The same failure with another hint, if there is a better one.
+    #[must_use]
+    pub fn hint_if(self, hint: Option<impl Into<String>>) -> Self {
+        match hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
+    }
+
     /// A file that could not be used.
     pub fn file(path: &Path, error: &io::Error) -> Self {
-        let message = format!("{}: {}", path.display(), plain_io(error));
-        let failure = Self::new(kind_of_io(error), message);
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                failure.hint("see who owns the file and what its permissions are")
-            }
-            io::ErrorKind::ReadOnlyFilesystem => {
-                failure.hint("give a folder on a file system that can be written")
-            }
-            io::ErrorKind::NotFound => failure.hint("see that the path is spelt right"),
-            _ => failure,
-        }
+        let message = format!("{}: {error}", path.display());
+        Self::new(kind_of_io(error), message).hint_if(hint_for_io(error))
     }
 
     /// Standard output that could not be written.
@@ -126,24 +130,34 @@ impl Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::new(Kind::OutputClosed, "the output was closed"),
             _ => Self::new(
-                kind_of_io(&error),
-                format!("the output cannot be written: {}", plain_io(&error)),
-            )
-            .hint("the work itself is done; see where standard output leads"),
+                Kind::OutputFailed,
+                format!("the output cannot be written: {error}"),
+            ),
         }
     }
 
     /// Say it: as a JSON document on standard output, or in words on standard error.
     pub fn report(&self, json: bool, paint: Paint) {
+        self.report_to(
+            json.then(|| io::stdout().lock()),
+            io::stderr().lock(),
+            paint,
+        );
+    }
+
+    /// Say it on `scripts` if there is such an output and it can be written, else in words on `people`.
+    fn report_to(&self, scripts: Option<impl Write>, mut people: impl Write, paint: Paint) {
         if self.kind == Kind::OutputClosed {
             return;
         }
+        if self.kind != Kind::OutputFailed
+            && let Some(mut out) = scripts
+            && self.write_json(&mut out).is_ok()
+        {
+            return;
+        }
         // There is nobody left to tell if this fails.
-        let _ = if json {
-            self.write_json(&mut io::stdout().lock())
-        } else {
-            self.write_words(&mut io::stderr().lock(), paint)
-        };
+        let _ = self.write_words(&mut people, paint);
     }
 
     fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -157,15 +171,16 @@ impl Failure {
             message: &'a str,
             hint: &'a str,
         }
-        let document = Document {
-            error: Words {
-                kind: self.kind.name(),
-                message: &self.message,
-                hint: &self.hint,
+        write_document(
+            out,
+            &Document {
+                error: Words {
+                    kind: self.kind.name(),
+                    message: &self.message,
+                    hint: &self.hint,
+                },
             },
-        };
-        serde_json::to_writer_pretty(&mut *out, &document)?;
-        writeln!(out)
+        )
     }
 
     fn write_words(&self, out: &mut dyn Write, paint: Paint) -> io::Result<()> {
@@ -196,10 +211,8 @@ impl From<&StoreError> for Failure {
     fn from(error: &StoreError) -> Self {
         let (kind, hint) = match error {
             StoreError::NotFound { kind, .. } => (Kind::NotFound, hint_for_missing(kind)),
-            StoreError::Conflict { .. } => (
-                Kind::Conflict,
-                "see what is there with `deltaic log REPO@BRANCH`, then commit on top of that",
-            ),
+            // What to do about it, the command knows.
+            StoreError::Conflict { .. } => (Kind::Conflict, general_hint(Kind::Conflict)),
             StoreError::Ambiguous { .. } => (Kind::Usage, "give more digits of the id"),
             StoreError::Corrupt { .. } => (
                 Kind::Corrupt,
@@ -208,16 +221,20 @@ impl From<&StoreError> for Failure {
             StoreError::NoSpace { .. } => (Kind::NoSpace, general_hint(Kind::NoSpace)),
             StoreError::Locked { .. } => (
                 Kind::Unavailable,
-                "one process at a time opens an embedded store: wait until it ends, or stop it",
+                "one process at a time opens a store: wait until the other one ends, or stop it",
             ),
             StoreError::StoreFormat { .. } => {
                 (Kind::Error, "use a build of deltaic that reads this format")
             }
             StoreError::Checkpoint { .. } => (
                 Kind::Error,
-                "nothing was committed; see that the file is whole and nothing writes to it, then commit again",
+                "nothing was committed; see that nothing writes to the checkpoint, then commit again",
             ),
-            StoreError::Invalid { .. } => (Kind::Usage, REVISION_HINT),
+            // Revisions are read with the command line; what remains is what a commit says of itself.
+            StoreError::Invalid { .. } => (
+                Kind::Usage,
+                "nothing was committed; give a shorter message or less metadata",
+            ),
             StoreError::Interrupted => return interrupted(),
             StoreError::Io { path, source } => return Self::file(path, source),
             _ => (Kind::Error, general_hint(Kind::Error)),
@@ -237,41 +254,63 @@ impl From<&ClientError> for Failure {
         let (kind, hint) = match error {
             ClientError::NoCheckpoint { .. } => (
                 Kind::NotFound,
-                "name a checkpoint folder or a safetensors file",
+                "name a folder with at least one *.safetensors file, or such a file".to_owned(),
             ),
-            ClientError::Checkpoint { .. } => (
-                Kind::Error,
-                "nothing was committed; see that the file was written to its end, then commit again",
-            ),
+            ClientError::Checkpoint { path, what } => {
+                (Kind::Error, hint_for_checkpoint(path, what).to_owned())
+            }
             ClientError::Changed { .. } => (
                 Kind::Error,
-                "stop what writes to it, then run the command again",
+                "nothing was written; stop what writes to it, then run the command again".to_owned(),
             ),
-            ClientError::NotAReplica { .. } => (
-                Kind::Conflict,
-                "name a replica, or a folder that is empty or not there yet",
-            ),
+            ClientError::NotAReplica { path, .. } => (Kind::Conflict, hint_for_no_replica(path)),
             ClientError::Locked { .. } => (
                 Kind::Unavailable,
-                "wait until the other process ends, or name another folder",
+                "wait until the other process ends, or name another folder".to_owned(),
             ),
-            ClientError::Modified { .. }
-            | ClientError::Proof { .. }
-            | ClientError::Unusable { .. } => (
+            ClientError::Modified { path, .. } => (
                 Kind::Corrupt,
-                "list all that differs with `deltaic verify DIR`, fetch it again with `deltaic pull --repair`",
+                format!(
+                    "move files of your own away; `deltaic pull --repair` writes the version's content over what differs \
+                     (`deltaic verify {}` lists it)",
+                    path.display()
+                ),
             ),
-            ClientError::Delivery { .. } => (Kind::Corrupt, general_hint(Kind::Corrupt)),
+            ClientError::Proof { .. } => (
+                Kind::Corrupt,
+                "nothing was written; `deltaic pull --repair` checks all that is held and fetches what differs"
+                    .to_owned(),
+            ),
+            ClientError::Unusable { .. } => (
+                Kind::Corrupt,
+                "run the same pull again, which writes and checks all of it anew; if that fails too, see to the disk"
+                    .to_owned(),
+            ),
+            ClientError::Delivery { .. } => (
+                Kind::Corrupt,
+                "nothing was written; see what is damaged with `deltaic verify --read-data`".to_owned(),
+            ),
             ClientError::Corrupt { .. } => (
                 Kind::Corrupt,
-                "pull into a new folder, with --seed to reuse what is right in this one",
+                "pull into a new folder, with --seed to reuse what is right in this one".to_owned(),
             ),
-            ClientError::Invalid { .. } => (Kind::Usage, general_hint(Kind::Usage)),
-            ClientError::NoSpace { .. } => (Kind::NoSpace, general_hint(Kind::NoSpace)),
+            ClientError::Invalid { .. } => (
+                Kind::Usage,
+                "move what is in the way elsewhere, or name another folder".to_owned(),
+            ),
+            ClientError::Unfinished { source, .. } => (
+                Self::from(&**source).kind,
+                "free space if the disk is full, then pull again, which completes it first; until then no engine may \
+                 read these weights"
+                    .to_owned(),
+            ),
+            ClientError::NoSpace { .. } => {
+                (Kind::NoSpace, general_hint(Kind::NoSpace).to_owned())
+            }
             ClientError::Interrupted => return interrupted(),
             ClientError::Io { path, source } => return Self::file(path, source),
             ClientError::Source(inner) => return from_source(inner.as_ref()),
-            _ => (Kind::Error, general_hint(Kind::Error)),
+            _ => (Kind::Error, general_hint(Kind::Error).to_owned()),
         };
         Self::new(kind, error.to_string()).hint(hint)
     }
@@ -294,6 +333,18 @@ pub fn interrupted() -> Failure {
     Failure::new(Kind::Interrupted, "interrupted")
 }
 
+/// Write `document` as JSON and a line's end: all of it at once, so that nothing is written of one that is not JSON.
+///
+/// # Errors
+///
+/// If it cannot be written, or not serialised.
+pub fn write_document(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(document)?;
+    text.push(b'\n');
+    out.write_all(&text)?;
+    out.flush()
+}
+
 fn kind_of_io(error: &io::Error) -> Kind {
     match error.kind() {
         io::ErrorKind::NotFound => Kind::NotFound,
@@ -302,13 +353,15 @@ fn kind_of_io(error: &io::Error) -> Kind {
     }
 }
 
-/// What the system said, without the number that Rust appends.
-pub fn plain_io(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.split_once(" (os error") {
-        Some((words, _)) => words.to_owned(),
-        None => text,
+/// What the system said, without the numbers that Rust appends: ` (os error 2)`.
+fn without_numbers(mut text: String) -> String {
+    const NUMBER: &str = " (os error ";
+    while let Some(at) = text.find(NUMBER)
+        && let Some(len) = text[at..].find(')')
+    {
+        text.replace_range(at..=at + len, "");
     }
+    text
 }
 
 fn general_hint(kind: Kind) -> &'static str {
@@ -324,7 +377,22 @@ fn general_hint(kind: Kind) -> &'static str {
         Kind::Unavailable => "try again later",
         Kind::Interrupted => "nothing was left half done; run the command again to go on",
         Kind::OutputClosed => "",
+        Kind::OutputFailed => "the work itself is done; see where standard output leads",
     }
+}
+
+fn hint_for_io(error: &io::Error) -> Option<&'static str> {
+    Some(match error.kind() {
+        io::ErrorKind::PermissionDenied => "see who owns it and what its permissions are",
+        io::ErrorKind::ReadOnlyFilesystem => "name a folder on a file system that can be written",
+        io::ErrorKind::NotFound => "see that the path is spelt right",
+        io::ErrorKind::AlreadyExists
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::IsADirectory => {
+            "something else is there, or on the way there: name another path, or move it away"
+        }
+        _ => return None,
+    })
 }
 
 fn hint_for_missing(kind: &str) -> &'static str {
@@ -337,7 +405,41 @@ fn hint_for_missing(kind: &str) -> &'static str {
         "tag" => "list tags with `deltaic tag list REPO`",
         "version" | "commit" | "branch, tag or commit" => "list versions with `deltaic log REPO`",
         "file" | "tensor" => "list what a version holds with `deltaic show REPO@REV`",
-        _ => "see that the name is spelt right",
+        _ => general_hint(Kind::NotFound),
+    }
+}
+
+/// What to do about something in a checkpoint that cannot be committed, by what lies at `path`.
+fn hint_for_checkpoint(path: &Path, what: &str) -> &'static str {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    if what.contains("UTF-8") || TreePath::new(name).is_err() {
+        return "nothing was committed; rename it, or move it out of the checkpoint";
+    }
+    match path.symlink_metadata().map(|found| found.file_type()) {
+        Ok(kind) if kind.is_symlink() => {
+            "nothing was committed; put what it should lead to in its place, or remove it"
+        }
+        Ok(kind) if !kind.is_file() => {
+            "nothing was committed; move it out of the checkpoint, which holds files and folders only"
+        }
+        _ if name.ends_with(".index.json") => {
+            "nothing was committed; see that every shard is there and belongs to this index, then commit again"
+        }
+        _ => "nothing was committed; see that the file was written to its end, then commit again",
+    }
+}
+
+/// What to do about a folder that is no replica, by what lies at `path`.
+fn hint_for_no_replica(path: &Path) -> String {
+    let shown = path.display();
+    let entries = path.read_dir().map(|mut entries| entries.next().is_some());
+    match entries {
+        Ok(true) => format!(
+            "`deltaic pull REPO -o NEW --seed {shown}` makes a replica in another folder and reuses what is the same \
+             in this one"
+        ),
+        Ok(false) => format!("make it one with `deltaic pull REPO -o {shown}`"),
+        Err(_) => "name a replica's folder; `deltaic pull REPO -o DIR` makes one".to_owned(),
     }
 }
 

@@ -11,6 +11,7 @@ use deltaic_format::name::{BranchName, RepoName, TreePath};
 use deltaic_format::object::Snapshot;
 use deltaic_store::{DEFAULT_BRANCH, RevisionSpec, Selector, Store, StoreError};
 use std::fmt;
+use std::io::{self, Write};
 
 /// One run of the program.
 #[derive(Debug)]
@@ -59,8 +60,15 @@ impl Session {
     pub fn talk(&self, text: impl fmt::Display) {
         if !self.settings.quiet {
             self.progress.clear();
-            eprintln!("{text}");
+            // A closed standard error does not stop the work.
+            let _ = writeln!(io::stderr(), "{text}");
         }
+    }
+
+    /// Warn of something on standard error, unless the user wants quiet.
+    pub fn warn(&self, text: impl fmt::Display) {
+        let paint = self.settings.color.paint(&io::stderr());
+        self.talk(format_args!("{} {text}", paint.yellow("warning:")));
     }
 
     /// Fail if the user has asked to stop.
@@ -86,11 +94,7 @@ impl Session {
                 StoreError::NotFound { .. } => hint_for_missing(store, repo, selector),
                 _ => None,
             };
-            let failure = Failure::from(error);
-            match hint {
-                Some(hint) => failure.hint(hint),
-                None => failure,
-            }
+            Failure::from(error).hint_if(hint)
         })
     }
 
@@ -136,6 +140,15 @@ fn must_hold(snapshot: &Snapshot, spec: &RevisionSpec, path: &TreePath) -> Resul
     Err(Failure::new(Kind::NotFound, message).hint(hint))
 }
 
+/// The name of the branch, or tag, that a revision begins at: versions and metadata are looked for on main.
+pub fn first_name(revision: &str) -> &str {
+    let first = revision.split(['~', ':']).next().unwrap_or_default();
+    if is_version(first) || revision.contains('=') {
+        return DEFAULT_BRANCH;
+    }
+    first
+}
+
 /// The branch of the store that a revision begins at, if it does.
 ///
 /// # Errors
@@ -147,10 +160,7 @@ pub fn branch_of(
     selector: &Selector,
 ) -> Result<Option<BranchName>> {
     let text = selector.to_string();
-    let first = text.split(['~', ':']).next().unwrap_or_default();
-    // Versions and metadata are looked for on main.
-    let on_main = is_version(first) || text.contains('=');
-    let name = if on_main { DEFAULT_BRANCH } else { first };
+    let name = first_name(&text);
     let found = store.branches(repo)?.into_iter();
     Ok(found
         .map(|r| r.branch)
@@ -171,33 +181,8 @@ pub fn existing_repo(store: &Store, repo: &RepoName) -> Result<()> {
         kind: "repository",
         name: repo.to_string(),
     };
-    let failure = Failure::from(missing);
     let names = repos.iter().map(RepoName::as_str);
-    Err(match suggest::did_you_mean(repo.as_str(), names) {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    })
-}
-
-/// A failure to find a branch or tag, with a hint that names what is near.
-pub fn missing_name(error: StoreError, name: &BranchName, names: &[BranchName]) -> Failure {
-    let failure = Failure::from(error);
-    if failure.kind != Kind::NotFound {
-        return failure;
-    }
-    match suggest::did_you_mean(name.as_str(), names.iter().map(BranchName::as_str)) {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
-}
-
-/// A failure to make a branch or tag, with a hint what to do about a name that is taken.
-pub fn taken_name(error: StoreError) -> Failure {
-    let failure = Failure::from(error);
-    if failure.kind != Kind::Conflict {
-        return failure;
-    }
-    failure.hint("choose another name; what has this one can be deleted if it is no longer needed")
+    Err(Failure::from(missing).hint_if(suggest::did_you_mean(repo.as_str(), names)))
 }
 
 fn is_version(text: &str) -> bool {
@@ -239,4 +224,24 @@ fn hint_for_missing(store: &Store, repo: &RepoName, selector: &Selector) -> Opti
     }
     let all: Vec<&str> = names().take(8).collect();
     (!all.is_empty()).then(|| format!("{repo} has the branches and tags {}", all.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revisions_begin_at_a_branch() {
+        for (revision, name) in [
+            ("main", "main"),
+            ("dev~3", "dev"),
+            ("dev/x:v7", "dev/x"),
+            ("v42", "main"),
+            ("v42~1", "main"),
+            ("step=12", "main"),
+            ("3f9a", "3f9a"),
+        ] {
+            assert_eq!(first_name(revision), name, "{revision}");
+        }
+    }
 }

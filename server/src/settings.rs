@@ -3,14 +3,14 @@
 use crate::cli::GlobalArgs;
 use crate::output::ColorChoice;
 use crate::progress::ProgressChoice;
-use crate::report::{Failure, Result, plain_io};
+use crate::report::{Failure, Result};
 use figment::Figment;
 use figment::error::Kind;
 use figment::providers::{Format, Toml};
 use serde::Deserialize;
 use std::env;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folder that is the store where none is given, if it is there.
@@ -18,6 +18,8 @@ pub const DEFAULT_STORE: &str = ".deltaic-store";
 
 const KEYS_HINT: &str =
     "its keys are store (a folder), color (auto, always, never) and progress (auto, plain, none)";
+
+const UNREADABLE_HINT: &str = "name a file that can be read with DELTAIC_CONFIG, or unset it; see to the permissions of the one in ~/.config";
 
 /// What applies to every command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Settings {
     pub color: ColorChoice,
     /// How progress is shown.
     pub progress: ProgressChoice,
+    /// The config file that was read, if there is one, or what is wrong with it.
+    pub config: Result<Option<PathBuf>>,
 }
 
 /// What a config file may say.
@@ -46,33 +50,38 @@ struct ConfigFile {
 }
 
 impl Settings {
-    /// Put flags, environment and config file together.
-    ///
-    /// # Errors
-    ///
-    /// If the config file is not valid, or one is named that is not there.
-    pub fn new(args: &GlobalArgs) -> Result<Self> {
-        let config = match config_path() {
-            Some(path) => ConfigFile::read(&path)?,
-            None => ConfigFile::default(),
+    /// Put flags, environment and config file together. A config file that cannot be used is left aside and noted in
+    /// [`config`](Self::config).
+    pub fn new(args: &GlobalArgs) -> Self {
+        let path = config_path();
+        let read = path.as_deref().map(ConfigFile::read).transpose();
+        let (file, config) = match read {
+            Ok(file) => (file.unwrap_or_default(), Ok(path)),
+            Err(failure) => (ConfigFile::default(), Err(failure)),
         };
-        Ok(Self::combine(args, config))
+        Self::combine(args, variable("DELTAIC_STORE"), file, config)
     }
 
-    fn combine(args: &GlobalArgs, config: ConfigFile) -> Self {
+    fn combine(
+        args: &GlobalArgs,
+        environment: Option<OsString>,
+        file: ConfigFile,
+        config: Result<Option<PathBuf>>,
+    ) -> Self {
         let store = args.store.clone().filter(|dir| !dir.as_os_str().is_empty());
-        let progress = args.progress.or(config.progress).unwrap_or_default();
+        let progress = args.progress.or(file.progress).unwrap_or_default();
         Self {
-            store: store.or(config.store),
+            store: store.or(environment.map(PathBuf::from)).or(file.store),
             json: args.json,
             quiet: args.quiet,
             verbose: args.verbose,
-            color: args.color.or(config.color).unwrap_or_default(),
+            color: args.color.or(file.color).unwrap_or_default(),
             progress: if args.quiet {
                 ProgressChoice::None
             } else {
                 progress
             },
+            config,
         }
     }
 
@@ -97,14 +106,14 @@ impl Settings {
 
 impl ConfigFile {
     fn read(path: &Path) -> Result<Self> {
-        let invalid = |what: String| {
-            Failure::usage(format!("the config file {} {what}", path.display())).hint(KEYS_HINT)
-        };
-        if let Err(error) = File::open(path) {
-            return Err(invalid(format!("cannot be read: {}", plain_io(&error))));
+        let invalid =
+            |what: String| Failure::usage(format!("the config file {} {what}", path.display()));
+        // A folder opens, but cannot be read.
+        if let Err(error) = fs::read(path) {
+            return Err(invalid(format!("cannot be read: {error}")).hint(UNREADABLE_HINT));
         }
         let config = Figment::from(Toml::file_exact(path)).extract();
-        let mut config: Self = config.map_err(|error| invalid(explain(&error)))?;
+        let mut config: Self = config.map_err(|error| invalid(explain(&error)).hint(KEYS_HINT))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         config.store = config.store.map(|dir| expand(&dir, folder));
         Ok(config)
@@ -128,9 +137,13 @@ fn expand(path: &Path, folder: &Path) -> PathBuf {
     }
 }
 
+/// A variable of the environment; an empty one is as good as none.
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
 /// The config file: the one that `DELTAIC_CONFIG` names, else the usual one if it is there.
 fn config_path() -> Option<PathBuf> {
-    let variable = |name| env::var_os(name).filter(|value: &OsString| !value.is_empty());
     if let Some(path) = variable("DELTAIC_CONFIG") {
         return Some(path.into());
     }
@@ -152,14 +165,20 @@ mod tests {
     fn config(text: &str) -> Result<ConfigFile> {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let path = folder.path().join("config.toml");
-        std::fs::write(&path, text).expect("the folder can be written");
+        fs::write(&path, text).expect("the folder can be written");
         ConfigFile::read(&path)
     }
 
+    fn combine(args: &GlobalArgs, environment: Option<&str>, file: ConfigFile) -> Settings {
+        Settings::combine(args, environment.map(OsString::from), file, Ok(None))
+    }
+
     #[test]
-    fn flags_come_before_the_config_file_and_that_before_defaults() {
+    fn flags_come_first_then_the_environment_then_the_config_file_then_defaults() {
         let file = || config("store = \"/c\"\ncolor = \"never\"\n").expect("it is valid");
-        let settings = Settings::combine(&args(), file());
+        let settings = combine(&args(), Some("/e"), file());
+        assert_eq!(settings.store, Some("/e".into()));
+        let settings = combine(&args(), None, file());
         assert_eq!(settings.store, Some("/c".into()));
         assert_eq!(settings.color, ColorChoice::Never);
         assert_eq!(settings.progress, ProgressChoice::Auto);
@@ -168,7 +187,7 @@ mod tests {
             color: Some(ColorChoice::Always),
             ..args()
         };
-        let settings = Settings::combine(&flags, file());
+        let settings = combine(&flags, Some("/e"), file());
         assert_eq!(settings.store, Some("/f".into()));
         assert_eq!(settings.color, ColorChoice::Always);
     }
@@ -180,7 +199,7 @@ mod tests {
             quiet: true,
             ..args()
         };
-        let settings = Settings::combine(&flags, ConfigFile::default());
+        let settings = combine(&flags, None, ConfigFile::default());
         assert_eq!(settings.store, None);
         assert_eq!(settings.progress, ProgressChoice::None);
     }
@@ -199,6 +218,16 @@ mod tests {
             let failure = config(bad).expect_err(bad);
             assert_eq!(failure.kind.code(), 2, "{bad}");
             assert!(failure.message.contains("config.toml"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_apart_from_one_that_is_wrong() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        for path in [folder.path().to_owned(), folder.path().join("none")] {
+            let failure = ConfigFile::read(&path).expect_err("there is no such file");
+            assert!(failure.message.contains("cannot be read"));
+            assert!(failure.hint.contains("DELTAIC_CONFIG"));
         }
     }
 

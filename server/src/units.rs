@@ -103,6 +103,11 @@ pub fn duration(duration: Duration) -> String {
     format!("{} h {} min", minutes / 60, minutes % 60)
 }
 
+/// Seconds as a [`duration`].
+pub fn seconds(seconds: f64) -> String {
+    duration(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
 /// A time to wait for, in whole seconds: `16 s`, `3 min 20 s`.
 pub fn time_left(left: Duration) -> String {
     let seconds = left.as_secs_f64().ceil();

@@ -1,11 +1,13 @@
 //! What several commands say of a version: its name, and what changed against the one before it.
 
+use crate::files::changed_files;
+use crate::report::Result;
 use crate::units;
 use deltaic_format::Version;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
-use deltaic_format::object::Commit;
-use deltaic_store::{CommitOutcome, VersionStats};
+use deltaic_format::object::{Commit, Snapshot};
+use deltaic_store::{CommitOutcome, Store, VersionStats};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -97,6 +99,23 @@ impl Change {
             "{change} · patch {patch} ({each} per changed element, {ratio} smaller than {full})"
         )
     }
+}
+
+/// Files of a version that differ from its first parent's in more than tensors; all but the weight files if it has none.
+///
+/// # Errors
+///
+/// If the parent cannot be read.
+pub fn files_changed(store: &Store, version: &Snapshot) -> Result<u64> {
+    let parent = version.commit.parents.first();
+    let parent = parent.map(|&id| store.snapshot(id)).transpose()?;
+    Ok(changed_files(parent.as_ref(), version).len() as u64)
+}
+
+/// `2 other files changed`, or nothing of a version without any, or with nothing before it.
+pub fn files_words(version: Version, changed: u64) -> Option<String> {
+    let files = units::plural(changed, "other file", "other files");
+    (version > Version(0) && changed > 0).then(|| format!("{files} changed"))
 }
 
 /// The first line of what a commit's maker said, and its metadata.
@@ -198,6 +217,16 @@ mod tests {
                 .starts_with("no weight changed")
         );
         assert!(change(9, 0).words(Version(2)).contains("stored whole"));
+    }
+
+    #[test]
+    fn other_files_are_told_of_where_something_came_before() {
+        assert_eq!(files_words(Version(0), 3), None);
+        assert_eq!(files_words(Version(1), 0), None);
+        let words = files_words(Version(1), 1);
+        assert_eq!(words.as_deref(), Some("1 other file changed"));
+        let words = files_words(Version(9), 2);
+        assert_eq!(words.as_deref(), Some("2 other files changed"));
     }
 
     #[test]

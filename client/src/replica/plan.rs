@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::handles::Handles;
 use deltaic_format::ids::FileId;
 use deltaic_format::name::TreePath;
-use deltaic_format::object::{Snapshot, TensorView};
+use deltaic_format::object::{Counterparts, Snapshot, TensorView};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
@@ -125,7 +125,7 @@ impl<'a> Plan<'a> {
             paths,
             unchanged: 0,
         };
-        let matcher = base.map(Matcher::new);
+        let matcher = base.map(|base| Matcher::new(base, want));
         for number in 0..want.schema.files.len() {
             plan.add_weight_file(want, matcher.as_ref(), number);
         }
@@ -203,21 +203,19 @@ fn replaced_bytes(views: &[TensorView<'_>], actions: &[Action]) -> u64 {
 /// Finds wanted contents in what is held.
 struct Matcher<'a> {
     base: &'a Base<'a>,
-    by_name: HashMap<(&'a str, &'a str), usize>,
+    counterparts: Counterparts<'a>,
     by_id: HashMap<[u8; 32], usize>,
     files: HashMap<&'a str, usize>,
 }
 
 impl<'a> Matcher<'a> {
-    fn new(base: &'a Base<'a>) -> Self {
+    fn new(base: &'a Base<'a>, want: &Snapshot) -> Self {
         let good = |view: &&TensorView<'_>| base.inspection.tensors[view.index];
         let held = || base.tensors.iter().filter(good);
         let schema = &base.held.snapshot.schema;
         Self {
             base,
-            by_name: held()
-                .map(|v| ((v.path.as_str(), v.spec.name.as_str()), v.index))
-                .collect(),
+            counterparts: Counterparts::new(&base.held.snapshot, &want.schema),
             by_id: held().map(|v| (v.entry.id.0, v.index)).collect(),
             files: (schema.files.iter().enumerate())
                 .map(|(number, file)| (file.path.as_str(), number))
@@ -240,10 +238,11 @@ impl<'a> Matcher<'a> {
     }
 
     fn action(&self, view: &TensorView<'_>, in_place: bool) -> Action {
-        let named = (self.by_name)
-            .get(&(view.path.as_str(), view.spec.name.as_str()))
-            .map(|&held| &self.base.tensors[held]);
+        let named = (self.counterparts.of(view.path, view.spec))
+            .map(|held| &self.base.tensors[held.index])
+            .filter(|held| self.base.inspection.tensors[held.index]);
         if let Some(held) = named
+            && held.path == view.path
             && held.entry.id == view.entry.id
         {
             return match in_place {

@@ -3,14 +3,18 @@
 use crate::arguments::{BranchSpec, RevisionOrNone, metadata};
 use crate::embedded::Committed;
 use crate::output::{Answer, Page};
-use crate::report::Result;
+use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
+use crate::suggest;
 use crate::units;
-use crate::versions::{Change, VersionName};
+use crate::versions::{Change, VersionName, files_changed, files_words};
 use clap::Args;
 use deltaic_client::Checkpoint;
-use deltaic_store::{CommitOutcome, CommitRequest, Expect, Store};
+use deltaic_format::Version;
+use deltaic_format::name::{BranchName, RepoName};
+use deltaic_store::{CommitOutcome, CommitRequest, DEFAULT_BRANCH, Expect, Store};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,6 +23,9 @@ use std::time::{Duration, Instant};
 ///
 /// Every file of the folder is committed and comes back byte for byte from an export; a Hugging Face cache
 /// snapshot will do, symbolic links and all. Only what changed against the branch's newest version is stored.
+///
+/// Skipped is what tools keep for themselves: .git, .deltaic (of a replica), .cache/huggingface, and the folder of a
+/// Deltaic store that lies in the checkpoint. Anything else that is neither file nor folder is an error.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -50,13 +57,20 @@ pub struct NewVersion {
     name: VersionName,
     #[serde(flatten)]
     change: Change,
+    /// Files that differ from the first parent's in more than tensors, if they could be compared.
+    files_changed: Option<u64>,
     new_bytes: u64,
     seconds: f64,
 }
 
 impl NewVersion {
     /// What came of a request.
-    pub fn new(request: &CommitRequest, outcome: &CommitOutcome, time: Duration) -> Self {
+    pub fn new(
+        store: &Store,
+        request: &CommitRequest,
+        outcome: &CommitOutcome,
+        time: Duration,
+    ) -> Self {
         Self {
             name: VersionName {
                 repo: request.repo.clone(),
@@ -65,6 +79,10 @@ impl NewVersion {
                 commit: outcome.id,
             },
             change: Change::from(outcome),
+            // The version is there; that it cannot be compared is no reason to call the commit failed.
+            files_changed: (store.snapshot(outcome.id).map_err(Failure::from))
+                .and_then(|version| files_changed(store, &version))
+                .ok(),
             new_bytes: outcome.new_bytes,
             seconds: time.as_secs_f64(),
         }
@@ -76,8 +94,12 @@ impl Answer for NewVersion {
         let name = page.paint.yellow(&self.name.to_string());
         let change = self.change.words(self.name.version);
         let grown = units::bytes(self.new_bytes);
-        let time = units::duration(Duration::from_secs_f64(self.seconds));
+        let time = units::seconds(self.seconds);
         page.line(&format!("{name} · {change}"))?;
+        let files = self.files_changed.unwrap_or_default();
+        if let Some(files) = files_words(self.name.version, files) {
+            page.line(&files)?;
+        }
         page.line(&page.paint.dim(&format!("store grew by {grown} in {time}")))
     }
 }
@@ -89,6 +111,7 @@ impl Answer for NewVersion {
 /// If the checkpoint cannot be read, the branch is not where it was expected, or the store is full or damaged.
 pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
     let begun = Instant::now();
+    let meta = unique(args.meta)?;
     let checkpoint = Checkpoint::open(&args.path)?;
     let store = session.store()?;
     let expect = args
@@ -100,12 +123,93 @@ pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
         repo: args.target.repo,
         branch: args.target.branch,
         message: args.message,
-        meta: args.meta.into_iter().collect(),
+        meta,
         time_ms: units::now_ms(),
         expect,
     };
-    let outcome = store.commit(&request, &Committed::new(&checkpoint), &session.progress)?;
-    session.answer(&NewVersion::new(&request, &outcome, begun.elapsed()))
+    let committed = Committed::new(&checkpoint);
+    let outcome = store
+        .commit(&request, &committed, &session.progress)
+        .map_err(|error| not_committed(&store, &request, committed.failure(error)))?;
+    session.answer(&NewVersion::new(
+        &store,
+        &request,
+        &outcome,
+        begun.elapsed(),
+    ))
+}
+
+/// Metadata by its keys.
+fn unique(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, String>> {
+    let mut meta = BTreeMap::new();
+    for (key, value) in pairs {
+        if let Some(other) = meta.insert(key.clone(), value.clone()) {
+            let message = format!("--meta gives {key} twice, as {other:?} and as {value:?}");
+            return Err(Failure::usage(message).hint("give every key once"));
+        }
+    }
+    Ok(meta)
+}
+
+/// Why a request failed, with a hint that knows the branch.
+pub fn not_committed(store: &Store, request: &CommitRequest, failure: Failure) -> Failure {
+    let CommitRequest { repo, branch, .. } = request;
+    match failure.kind {
+        Kind::NotFound => failure.hint_if(hint_for_missing_branch(store, repo, branch)),
+        Kind::Conflict => match store.branch(repo, branch) {
+            Ok(head) => lost_expectation(store, request, head.version, failure),
+            Err(_) => failure.hint(format!(
+                "commit to another branch, or bring this one back with `deltaic branch create {repo} {branch} \
+                 COMMIT-ID`, from the last id that it had"
+            )),
+        },
+        _ => failure,
+    }
+}
+
+/// How to make a branch that the repository, which is there, does not have.
+fn hint_for_missing_branch(store: &Store, repo: &RepoName, branch: &BranchName) -> Option<String> {
+    let branches = store.branches(repo).ok()?;
+    let names = branches.iter().map(|record| record.branch.as_str());
+    if branches.iter().any(|record| record.branch == *branch) {
+        return None;
+    }
+    let near = suggest::did_you_mean(branch.as_str(), names);
+    let near = near.map_or_else(String::new, |near| format!("{near} else "));
+    Some(format!(
+        "{near}make it with `deltaic branch create {repo} {branch} REV` (REV is main if not given)"
+    ))
+}
+
+/// The branch stands at `stands`, which is not where the request expects it.
+fn lost_expectation(
+    store: &Store,
+    request: &CommitRequest,
+    stands: Version,
+    failure: Failure,
+) -> Failure {
+    let target = format!("{}@{}", request.repo, request.branch);
+    let message = match request.expect {
+        Some(Expect::Commit(id)) => match store.read_commit(id) {
+            Ok(commit) if commit.version == stands => format!(
+                "{target} stands at another {stands}, not at {} as expected",
+                id.short()
+            ),
+            Ok(commit) => format!(
+                "{target} stands at {stands}, not at {} as expected",
+                commit.version
+            ),
+            Err(_) => failure.message,
+        },
+        _ => format!("{target} has versions already: it stands at {stands}"),
+    };
+    Failure::new(Kind::Conflict, message).hint(format!(
+        "see what came in between with `deltaic log {target}`; then --expect {} commits on top of it",
+        match request.branch.as_str() {
+            DEFAULT_BRANCH => stands.to_string(),
+            branch => format!("{branch}:{stands}"),
+        }
+    ))
 }
 
 fn expected(
@@ -120,5 +224,19 @@ fn expected(
             let id = session.resolve(store, &target.repo, selector)?;
             Ok(Expect::Commit(id))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_has_every_key_once() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let meta = unique(vec![pair("a", "1"), pair("b", "1")]).expect("two keys");
+        assert_eq!(meta.len(), 2);
+        let failure = unique(vec![pair("a", "1"), pair("a", "1")]).expect_err("one key twice");
+        assert_eq!(failure.kind, Kind::Usage);
     }
 }

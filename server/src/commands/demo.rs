@@ -1,7 +1,8 @@
 //! `deltaic demo`: the main job on made-up weights, start to end, with its figures.
 
 use crate::arguments::count;
-use crate::demo::{Demo, LEARNING_RATE, ModelPlan, PullRow, VersionRow, seconds};
+use crate::demo::{Demo, LEARNING_RATE, ModelPlan, PullRow, VersionRow};
+use crate::folders::must_be_empty;
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
@@ -54,7 +55,7 @@ struct Report {
     edge_bytes: u64,
     longest_chain: u64,
     seconds: f64,
-    dir: Option<PathBuf>,
+    dir: Option<String>,
 }
 
 /// A folder to work in, which goes or stays.
@@ -80,11 +81,7 @@ impl Place {
         };
         let in_dir = |error: io::Error| Failure::file(dir, &error);
         fs::create_dir_all(dir).map_err(in_dir)?;
-        if fs::read_dir(dir).map_err(in_dir)?.next().is_some() {
-            let message = format!("{} is not empty", dir.display());
-            return Err(Failure::new(Kind::Conflict, message)
-                .hint("name a folder that is empty or not there yet"));
-        }
+        must_be_empty(dir, "name a folder that is empty or not there yet")?;
         Ok(Self::Lasting(dir.clone()))
     }
 
@@ -150,7 +147,7 @@ pub fn run(args: &DemoArgs, session: &Session) -> Result<ExitCode> {
         edge_bytes: stats.edge_bytes,
         longest_chain: stats.longest_chain,
         seconds: begun.elapsed().as_secs_f64(),
-        dir: place.lasting(),
+        dir: place.lasting().map(|dir| dir.display().to_string()),
     })?;
     Ok(ExitCode::from(if ok { 0 } else { Kind::Corrupt.code() }))
 }
@@ -208,7 +205,7 @@ fn version_line(version: &VersionRow) -> String {
         version.commit_seconds,
         version.pull_seconds,
     ];
-    let [make, commit, pull] = times.map(seconds);
+    let [make, commit, pull] = times.map(units::seconds);
     let name = format!("v{}", version.version);
     let none = || "-".to_owned();
     if version.version == 0 {
@@ -252,7 +249,7 @@ fn pull_line(pull: &PullRow) -> String {
         .map_or("-".to_owned(), |version| format!("v{version}"));
     let to = format!("v{}", pull.to);
     let received = units::bytes(pull.received_bytes);
-    let time = seconds(pull.seconds);
+    let time = units::seconds(pull.seconds);
     format!(
         "{:<12}{from:>6}{to:>6}{received:>12}{time:>9}",
         pull.replica
@@ -264,12 +261,9 @@ impl Answer for Report {
         page.line("")?;
         self.print_summary(page)?;
         if let Some(dir) = &self.dir {
-            let store = dir.join("store");
             let repo = crate::demo::REPO;
             page.line(&format!(
-                "Everything is left in {}; look with `deltaic --store {} log {repo}`.",
-                dir.display(),
-                store.display()
+                "Everything is left in {dir}; look with `deltaic --store {dir}/store log {repo}`."
             ))?;
         }
         let checked = units::plural(self.pulls.len() as u64, "time", "times");
@@ -313,7 +307,7 @@ impl Report {
             units::bytes(self.edge_bytes),
             units::plural(self.longest_chain, "edge", "edges"),
         ))?;
-        page.line(&format!("All of it took {}.", seconds(self.seconds)))
+        page.line(&format!("All of it took {}.", units::seconds(self.seconds)))
     }
 }
 

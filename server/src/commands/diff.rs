@@ -1,6 +1,7 @@
 //! `deltaic diff`: what changed between two versions.
 
 use crate::arguments::RangeSpec;
+use crate::files::{ChangedFile, changed_files};
 use crate::output::{Answer, Page};
 use crate::report::Result;
 use crate::session::Session;
@@ -16,7 +17,8 @@ use std::io;
 
 /// Show what changed between two versions: how many elements, how far, in how many bytes.
 ///
-/// A shift counts representable values: +1 is the next larger number of the tensor's type.
+/// A shift counts representable values: +1 is the next larger number of the tensor's type. Other files that differ are
+/// listed below the weights.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -54,6 +56,8 @@ struct Difference {
     patch_bytes: u64,
     tensors: Vec<ChangedTensor>,
     layers: Vec<ChangedLayer>,
+    /// Files that differ in more than tensors.
+    files: Vec<ChangedFile>,
     #[serde(skip)]
     by: Option<Grouping>,
 }
@@ -130,21 +134,31 @@ impl Answer for Difference {
         );
         page.line(&page.paint.yellow(&title))?;
         page.line(&self.words())?;
-        if self.tensors.is_empty() {
+        if !self.tensors.is_empty() {
+            page.line("")?;
+            match self.by {
+                Some(Grouping::Tensor) => self.tensor_table().print(page)?,
+                _ => self.layer_table().print(page)?,
+            }
+        }
+        if self.files.is_empty() {
             return Ok(());
         }
         page.line("")?;
-        match self.by {
-            Some(Grouping::Tensor) => self.tensor_table().print(page),
-            _ => self.layer_table().print(page),
-        }
+        self.file_table().print(page)
     }
 }
 
 impl Difference {
     fn words(&self) -> String {
         if self.tensors.is_empty() {
-            return "no weight changed".to_owned();
+            return match self.files.len() as u64 {
+                0 => "nothing changed".to_owned(),
+                files => {
+                    let files = units::plural(files, "other file", "other files");
+                    format!("no weight changed; {files} changed")
+                }
+            };
         }
         let share = units::percent(self.changed, self.elements);
         let (changed, elements) = (units::count(self.changed), units::count(self.elements));
@@ -177,6 +191,15 @@ impl Difference {
                 f,
                 g,
             ]);
+        }
+        table
+    }
+
+    fn file_table(&self) -> Table {
+        let mut table = Table::new(&["FILE", "CHANGE", ">SIZE"]);
+        for file in &self.files {
+            let change = file.change.name().to_owned();
+            table.row([file.path.clone(), change, units::bytes(file.size)]);
         }
         table
     }
@@ -240,6 +263,7 @@ fn difference(
         patch_bytes: total.patch_bytes,
         layers: by_layer(&tensors, to),
         tensors,
+        files: changed_files(Some(from), to),
         by: Some(by),
     }
 }

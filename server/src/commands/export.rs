@@ -1,6 +1,7 @@
 //! `deltaic export`: the committed files again, byte for byte.
 
 use crate::embedded::StoreSource;
+use crate::folders::{REPLICA_RECORDS, must_be_empty};
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
@@ -8,7 +9,6 @@ use crate::units;
 use clap::Args;
 use deltaic_store::RevisionSpec;
 use serde::Serialize;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -38,7 +38,7 @@ struct Exported {
     repo: String,
     version: u64,
     commit: String,
-    dir: PathBuf,
+    dir: String,
     files: u64,
     bytes: u64,
     seconds: f64,
@@ -49,11 +49,11 @@ impl Answer for Exported {
         let name = format!("{} v{} {}", self.repo, self.version, &self.commit[..12]);
         let files = units::plural(self.files, "file", "files");
         let bytes = units::bytes(self.bytes);
-        let time = crate::demo::seconds(self.seconds);
+        let time = units::seconds(self.seconds);
         let name = page.paint.yellow(&name);
         page.line(&format!(
             "{name} · {files}, {bytes} to {} in {time}",
-            self.dir.display()
+            self.dir
         ))
     }
 }
@@ -68,9 +68,7 @@ pub fn run(args: &ExportArgs, session: &Session) -> Result<()> {
     let store = session.store()?;
     let RevisionSpec { repo, path, .. } = &args.revision;
     let snapshot = session.snapshot_of(&store, &args.revision)?;
-    if !args.force {
-        must_be_empty(&args.output)?;
-    }
+    must_be_free(&args.output, args.force)?;
     let outcome = deltaic_client::export(
         &StoreSource(&store),
         &snapshot,
@@ -82,26 +80,27 @@ pub fn run(args: &ExportArgs, session: &Session) -> Result<()> {
         repo: repo.to_string(),
         version: snapshot.commit.version.0,
         commit: snapshot.id.to_string(),
-        dir: args.output.clone(),
+        dir: args.output.display().to_string(),
         files: outcome.files,
         bytes: outcome.bytes,
         seconds: begun.elapsed().as_secs_f64(),
     })
 }
 
-fn must_be_empty(dir: &Path) -> Result<()> {
-    match fs::read_dir(dir) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(()),
-            Some(_) => {
-                let message = format!("{} is not empty", dir.display());
-                Err(Failure::new(Kind::Conflict, message)
-                    .hint("name another folder, or replace files of the same name with --force"))
-            }
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Failure::file(dir, &error)),
+/// Fail if there is something in the folder that an export would harm, or might.
+fn must_be_free(dir: &Path, force: bool) -> Result<()> {
+    if dir.join(REPLICA_RECORDS).exists() {
+        let message = format!("{} is a replica", dir.display());
+        return Err(Failure::new(Kind::Conflict, message)
+            .hint("name another folder, or move the replica to the version with `deltaic pull`"));
     }
+    if force {
+        return Ok(());
+    }
+    must_be_empty(
+        dir,
+        "name another folder, or replace files of the same name with --force",
+    )
 }
 
 #[cfg(test)]
@@ -109,13 +108,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_empty_or_missing_folder_is_written_to() -> io::Result<()> {
+    fn a_replica_is_never_written_to() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
-        assert!(must_be_empty(dir.path()).is_ok());
-        assert!(must_be_empty(&dir.path().join("new")).is_ok());
-        fs::write(dir.path().join("x"), b"")?;
-        let failure = must_be_empty(dir.path()).expect_err("there is a file");
-        assert_eq!(failure.kind, Kind::Conflict);
+        assert!(must_be_free(dir.path(), false).is_ok());
+        std::fs::create_dir(dir.path().join(REPLICA_RECORDS))?;
+        for force in [false, true] {
+            let failure = must_be_free(dir.path(), force).expect_err("it is a replica");
+            assert_eq!(failure.kind, Kind::Conflict);
+            assert!(failure.hint.contains("pull"));
+        }
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
 //! `deltaic init`: make a store.
 
 use crate::output::{Answer, Page};
-use crate::report::Result;
+use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
 use crate::settings::DEFAULT_STORE;
 use clap::Args;
-use deltaic_store::Store;
+use deltaic_store::{Store, StoreError};
 use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
@@ -23,13 +23,13 @@ pub struct InitArgs {
 
 #[derive(Serialize)]
 struct Made {
-    store: PathBuf,
+    store: String,
     created: bool,
 }
 
 impl Answer for Made {
     fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
-        let store = self.store.display();
+        let store = &self.store;
         page.line(&if self.created {
             format!("made an empty store in {store}")
         } else {
@@ -46,10 +46,19 @@ impl Answer for Made {
 pub fn run(args: &InitArgs, session: &Session) -> Result<()> {
     let given = args.dir.as_ref().or(session.settings.store.as_ref());
     let dir = given.cloned().unwrap_or_else(|| DEFAULT_STORE.into());
-    let (store, created) = Store::init(&dir)?;
+    let (store, created) = Store::init(&dir).map_err(not_made)?;
     let root = store.root();
+    let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
     session.answer(&Made {
-        store: root.canonicalize().unwrap_or_else(|_| root.to_owned()),
+        store: root.display().to_string(),
         created,
     })
+}
+
+fn not_made(error: StoreError) -> Failure {
+    let failure = Failure::from(error);
+    match failure.kind {
+        Kind::Conflict => failure.hint("name a folder that is empty or not there yet"),
+        _ => failure,
+    }
 }

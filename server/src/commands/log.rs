@@ -1,7 +1,7 @@
 //! `deltaic log`: the history of a revision.
 
 use crate::output::{Answer, Page};
-use crate::report::Result;
+use crate::report::{Failure, Result};
 use crate::session::Session;
 use crate::units;
 use crate::versions::summary;
@@ -95,8 +95,19 @@ impl Answer for History {
 ///
 /// If there is no such revision, or its history cannot be read.
 pub fn run(args: &LogArgs, session: &Session) -> Result<()> {
+    let RevisionSpec {
+        repo,
+        selector,
+        path,
+    } = &args.revision;
+    if let Some(path) = path {
+        let message = format!("log lists whole versions, and cannot be asked about {path} alone");
+        return Err(Failure::usage(message).hint(format!(
+            "see the history with `deltaic log {repo}@{selector}`, one file of a version with `deltaic show {}`",
+            args.revision
+        )));
+    }
     let store = session.store()?;
-    let RevisionSpec { repo, selector, .. } = &args.revision;
     let head = session.resolve(&store, repo, selector)?;
     let mut refs = refs_by_commit(&store, repo)?;
     let mut commits = Vec::new();

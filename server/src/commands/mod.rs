@@ -1,4 +1,5 @@
-//! The commands, one file each: what they take, what they do, how their answer looks.
+//! The commands, one file each: what they take, what they do, how their answer looks. What branches and tags share is
+//! in [`refs`].
 
 pub mod branch;
 pub mod commit;
@@ -12,6 +13,7 @@ pub mod log;
 pub mod man;
 pub mod plan;
 pub mod pull;
+pub mod refs;
 pub mod repo;
 pub mod revert;
 pub mod show;

@@ -2,30 +2,47 @@
 
 use crate::embedded::StoreSource;
 use crate::output::{Answer, Page};
-use crate::report::Result;
-use crate::session::Session;
+use crate::report::{Failure, Kind, Result};
+use crate::session::{Session, first_name};
 use crate::units;
 use clap::{Args, ValueEnum};
-use deltaic_client::{Proof, PullOptions, PullOutcome, ReplicaFolder};
+use deltaic_client::{ClientError, Proof, PullOptions, PullOutcome, ReplicaFolder};
+use deltaic_format::Version;
+use deltaic_format::ids::CommitId;
 use deltaic_format::name::RepoName;
-use deltaic_format::object::Snapshot;
-use deltaic_store::{RevisionSpec, Store};
+use deltaic_format::object::{RefRecord, Snapshot};
+use deltaic_store::{DEFAULT_BRANCH, RevisionSpec, Store};
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Make a folder a replica of a version, patching in place from the version that it holds.
 ///
 /// Nothing is written before all that is needed is there and proven to fit; a pull that is cut off is finished or
-/// undone by the next one. Files that the version does not have are left alone.
+/// undone by the next one. Between "writing" and the end of the pull the files hold neither version: no engine may read
+/// weights from the folder then.
+///
+/// Proof: "touched" proves what changes. Patches fit the elements that they find, and all that is written reads back;
+/// elements that do not change are taken to be as the last pull left them, as their files' sizes and times say. "full"
+/// reads every tensor before and after, and finds silent damage anywhere.
+///
+/// Your own files in the folder are left alone. If a version brings a file of the same name, nothing is written; move
+/// yours away, or let --repair replace it.
+///
+/// Disk: a new replica takes the size of the version. An update needs room beside it for a journal of what changes
+/// (position and new value of each changed element, the whole of tensors that are sent whole), and for a second copy of
+/// files whose tensors have other names, types or shapes than before.
+///
+/// A replica keeps to its repository, and to its branch in one direction: an older version is pulled only if it is named,
+/// as in @v41. --switch allows both.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   deltaic pull acme/policy -o replica/           to the newest version of main
   deltaic pull acme/policy@v41 -o replica/       back to v41, by patch
   deltaic pull acme/policy -o new/ --seed old/   reuse what is the same in old/
-  deltaic pull acme/policy -o replica/ --repair  fetch again what is damaged")]
+  deltaic pull acme/policy -o replica/ --repair  fetch again what is damaged
+  deltaic pull acme/other -o replica/ --switch   make it a replica of another repository")]
 pub struct PullArgs {
     /// Repository, revision and, where only part of it is wanted, a file or folder.
     #[arg(value_name = "REPO[@REV][:PATH]")]
@@ -33,7 +50,8 @@ pub struct PullArgs {
     /// The replica's folder: a replica, or a folder that is empty or not there yet.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Reuse tensors of this checkpoint where their hash is right; may be given several times.
+    /// Reuse tensors of this checkpoint where their hash is right; may be given several times. One that cannot be used
+    /// is skipped with a warning.
     #[arg(long, value_name = "DIR")]
     seed: Vec<PathBuf>,
     /// Say how to prove that the replica holds the version.
@@ -42,6 +60,9 @@ pub struct PullArgs {
     /// Check everything that is held, and fetch again what is not as the last pull left it.
     #[arg(long)]
     repair: bool,
+    /// Go on if the replica is one of another repository, or holds a newer version of the branch.
+    #[arg(long)]
+    switch: bool,
 }
 
 /// How a pull is proven.
@@ -65,8 +86,11 @@ impl From<ProofChoice> for Proof {
 #[derive(Serialize)]
 struct Pulled {
     repo: String,
-    dir: PathBuf,
+    dir: String,
+    /// Repository, version and commit that the replica held.
+    from_repo: Option<String>,
     from: Option<u64>,
+    from_commit: Option<String>,
     to: u64,
     commit: String,
     received_bytes: u64,
@@ -78,16 +102,29 @@ struct Pulled {
     seeded: u64,
     unchanged: u64,
     repaired: Vec<String>,
+    /// Seeds that could not be used, with the reason.
+    seeds_skipped: Vec<String>,
     seconds: f64,
     proof: String,
 }
 
 impl Pulled {
-    fn new(repo: &RepoName, dir: &Path, snapshot: &Snapshot, outcome: PullOutcome) -> Self {
+    fn new(
+        repo: &RepoName,
+        dir: &Path,
+        before: Option<Before>,
+        snapshot: &Snapshot,
+        outcome: PullOutcome,
+    ) -> Self {
+        let (from_repo, from_commit) = before
+            .map(|before| (before.repo, before.commit.to_string()))
+            .unzip();
         Self {
             repo: repo.to_string(),
-            dir: dir.to_owned(),
+            dir: dir.display().to_string(),
+            from_repo,
             from: outcome.from.map(|from| from.0),
+            from_commit,
             to: outcome.to.0,
             commit: snapshot.id.to_string(),
             received_bytes: outcome.received_bytes,
@@ -99,6 +136,7 @@ impl Pulled {
             seeded: outcome.seeded,
             unchanged: outcome.unchanged,
             repaired: outcome.repaired,
+            seeds_skipped: outcome.seeds_skipped,
             seconds: outcome.seconds,
             proof: outcome.proof.to_string(),
         }
@@ -107,10 +145,15 @@ impl Pulled {
 
 impl Answer for Pulled {
     fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
-        let (dir, repo) = (self.dir.display(), &self.repo);
+        let (dir, repo) = (&self.dir, &self.repo);
         let to = format!("v{} {}", self.to, &self.commit[..12]);
-        let name = match self.from {
-            Some(from) if from != self.to => format!("{dir}: {repo} v{from} → {to}"),
+        let name = match (&self.from_repo, self.from) {
+            (Some(other), Some(from)) if other != repo => {
+                format!("{dir}: {other} v{from} → {repo} {to}")
+            }
+            (_, Some(from)) if !self.is_where_it_was() => {
+                format!("{dir}: {repo} v{from} → {to}")
+            }
             _ => format!("{dir}: {repo} {to}"),
         };
         let name = page.paint.yellow(&name);
@@ -132,13 +175,17 @@ impl Answer for Pulled {
 }
 
 impl Pulled {
+    fn is_where_it_was(&self) -> bool {
+        self.from_commit.as_ref() == Some(&self.commit)
+    }
+
     fn words(&self) -> String {
-        let time = units::duration(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
+        let time = units::seconds(self.seconds);
         let (received, full) = (
             units::bytes(self.received_bytes),
             units::bytes(self.full_bytes),
         );
-        if self.received_bytes == 0 && self.from == Some(self.to) && self.repaired.is_empty() {
+        if self.received_bytes == 0 && self.is_where_it_was() && self.repaired.is_empty() {
             return format!("holds it already ({time})");
         }
         if self.received_bytes == 0 || self.from.is_none() || self.whole > 0 {
@@ -183,8 +230,91 @@ pub fn run(args: &PullArgs, session: &Session) -> Result<()> {
         repo: repo.to_string(),
         revision: selector.to_string(),
     };
-    let outcome = pull_with(&store, &snapshot, &args.output, &options, session)?;
-    session.answer(&Pulled::new(repo, &args.output, &snapshot, outcome))
+    let mut replica = ReplicaFolder::open_or_create(&args.output, &session.progress)?;
+    let before = Before::of(&replica);
+    if let Some(before) = before.as_ref().filter(|_| !args.switch) {
+        let branches = store.branches(repo)?;
+        let branch = branches
+            .iter()
+            .find(|record| record.branch.as_str() == options.revision);
+        before.must_lead_to(repo, branch, &args.output)?;
+    }
+    let source = StoreSource(&store);
+    let outcome = replica
+        .pull(&source, &snapshot, &options, &session.progress)
+        .map_err(|error| not_pulled(error, &replica, &options))?;
+    for why in &outcome.seeds_skipped {
+        session.warn(format_args!("a seed was skipped: {why}"));
+    }
+    session.answer(&Pulled::new(repo, &args.output, before, &snapshot, outcome))
+}
+
+/// What a replica held before a pull.
+struct Before {
+    repo: String,
+    /// The revision by which it was pulled.
+    revision: String,
+    version: Version,
+    commit: CommitId,
+}
+
+impl Before {
+    fn of(replica: &ReplicaFolder) -> Option<Self> {
+        let (held, (repo, revision)) = replica.held().zip(replica.origin())?;
+        Some(Self {
+            repo: repo.to_owned(),
+            revision: revision.to_owned(),
+            version: held.commit.version,
+            commit: held.id,
+        })
+    }
+
+    /// Fail if a pull from `repo`, of the newest version of `branch` unless another one was named, is hardly meant: of
+    /// another repository, or from a store that is behind.
+    fn must_lead_to(&self, repo: &RepoName, branch: Option<&RefRecord>, dir: &Path) -> Result<()> {
+        let (dir, held) = (dir.display(), self.version);
+        if self.repo != repo.as_str() {
+            let message = format!(
+                "{dir} is a replica of {} (it holds {held}), not of {repo}",
+                self.repo
+            );
+            return Err(Failure::new(Kind::Conflict, message).hint(format!(
+                "name another folder, or make this one a replica of {repo} with --switch"
+            )));
+        }
+        let Some(RefRecord {
+            branch, version, ..
+        }) = branch
+        else {
+            return Ok(());
+        };
+        if first_name(&self.revision) != branch.as_str() || *version >= held {
+            return Ok(());
+        }
+        let named = match branch.as_str() {
+            DEFAULT_BRANCH => version.to_string(),
+            branch => format!("{branch}:{version}"),
+        };
+        let message = format!(
+            "{dir} holds {held} of {repo}@{branch}, which is only at {version} in this store: is it an old copy?"
+        );
+        Err(Failure::new(Kind::Conflict, message).hint(format!(
+            "name the older version if it is wanted, as {repo}@{named}, or go on with --switch"
+        )))
+    }
+}
+
+/// Why a pull failed, with a hint that knows what was asked for.
+fn not_pulled(error: ClientError, replica: &ReplicaFolder, options: &PullOptions) -> Failure {
+    let narrower = options.path.is_some() && replica.restriction() != options.path.as_ref();
+    let hint = match error {
+        ClientError::Invalid { .. } if narrower && replica.held().is_some() => Some(format!(
+            "pull it into another folder; --seed {} reuses what this one has of it",
+            replica.path().display()
+        )),
+        _ => None,
+    };
+    Failure::from(error).hint_if(hint)
 }
 
 /// Make `dir` a replica of a version that was found already.
@@ -204,16 +334,69 @@ pub fn pull_snapshot(
         revision: snapshot.commit.version.to_string(),
         ..PullOptions::default()
     };
-    pull_with(store, snapshot, dir, &options, session)
+    let mut replica = ReplicaFolder::open_or_create(dir, &session.progress)?;
+    Ok(replica.pull(&StoreSource(store), snapshot, &options, &session.progress)?)
 }
 
-fn pull_with(
-    store: &Store,
-    snapshot: &Snapshot,
-    dir: &Path,
-    options: &PullOptions,
-    session: &Session,
-) -> Result<PullOutcome> {
-    let mut replica = ReplicaFolder::open_or_create(dir)?;
-    Ok(replica.pull(&StoreSource(store), snapshot, options, &session.progress)?)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn before(revision: &str) -> Before {
+        Before {
+            repo: "acme/policy".to_owned(),
+            revision: revision.to_owned(),
+            version: Version(7),
+            commit: CommitId([7; 32]),
+        }
+    }
+
+    fn check(held_by: &str, repo: &str, branch: Option<(&str, u64)>) -> Result<()> {
+        let repo: RepoName = repo.parse()?;
+        let record = branch.map(|(name, version)| -> Result<RefRecord> {
+            Ok(RefRecord {
+                repo: repo.clone(),
+                branch: name.parse()?,
+                commit: CommitId([1; 32]),
+                version: Version(version),
+                time_ms: 0,
+                expiry_ms: None,
+            })
+        });
+        let record = record.transpose()?;
+        before(held_by).must_lead_to(&repo, record.as_ref(), Path::new("replica"))
+    }
+
+    #[test]
+    fn another_repository_is_not_pulled_by_mistake() {
+        let failure = check("main", "acme/other", Some(("main", 9))).expect_err("another one");
+        assert_eq!(failure.kind, Kind::Conflict);
+        assert!(
+            failure
+                .message
+                .contains("acme/policy (it holds v7), not of acme/other")
+        );
+        assert!(failure.hint.contains("--switch"));
+    }
+
+    #[test]
+    fn an_older_branch_is_refused_an_older_version_that_is_named_is_not() {
+        for held_by in ["main", "v7", "main~2", "step=7"] {
+            let failure = check(held_by, "acme/policy", Some(("main", 3))).expect_err(held_by);
+            assert_eq!(failure.kind, Kind::Conflict);
+            assert!(failure.message.contains("v7") && failure.message.contains("v3"));
+            assert!(failure.hint.contains("acme/policy@v3"), "{}", failure.hint);
+        }
+        let failure = check("dev:v7", "acme/policy", Some(("dev", 3))).expect_err("dev is behind");
+        assert!(failure.hint.contains("acme/policy@dev:v3"));
+        for (held_by, branch) in [
+            ("main", None),
+            ("main", Some(("main", 7))),
+            ("main", Some(("main", 8))),
+            ("dev", Some(("main", 3))),
+            ("best", Some(("main", 3))),
+        ] {
+            assert!(check(held_by, "acme/policy", branch).is_ok(), "{held_by}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! `deltaic revert`: an old version's content as the next version.
 
-use super::commit::NewVersion;
+use super::commit::{NewVersion, not_committed};
 use crate::arguments::BranchSpec;
 use crate::report::Result;
 use crate::session::Session;
@@ -51,6 +51,13 @@ pub fn run(args: RevertArgs, session: &Session) -> Result<()> {
         time_ms: units::now_ms(),
         expect: None,
     };
-    let outcome = store.revert(&request, target, &session.progress)?;
-    session.answer(&NewVersion::new(&request, &outcome, begun.elapsed()))
+    let outcome = store
+        .revert(&request, target, &session.progress)
+        .map_err(|error| not_committed(&store, &request, error.into()))?;
+    session.answer(&NewVersion::new(
+        &store,
+        &request,
+        &outcome,
+        begun.elapsed(),
+    ))
 }

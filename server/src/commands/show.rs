@@ -5,7 +5,7 @@ use crate::report::Result;
 use crate::session::{Session, branch_of};
 use crate::table::Table;
 use crate::units;
-use crate::versions::{Change, VersionName, name_of, printable};
+use crate::versions::{Change, VersionName, files_changed, files_words, name_of, printable};
 use clap::Args;
 use deltaic_format::name::TreePath;
 use deltaic_format::object::{Snapshot, TensorView};
@@ -40,6 +40,8 @@ struct Shown {
     meta: BTreeMap<String, String>,
     #[serde(flatten)]
     change: Change,
+    /// Files that differ from the first parent's in more than tensors.
+    files_changed: u64,
     /// Known only when a commit is made.
     new_bytes: Option<u64>,
     files: Vec<ShownFile>,
@@ -73,6 +75,9 @@ impl Answer for Shown {
     fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
         let title = format!("{} · {}", self.name, self.change.words(self.name.version));
         page.line(&page.paint.yellow(&title))?;
+        if let Some(files) = files_words(self.name.version, self.files_changed) {
+            page.line(&files)?;
+        }
         page.field("Commit", self.name.commit)?;
         for parent in &self.parents {
             page.field("Parent", parent)?;
@@ -173,6 +178,7 @@ pub fn run(args: &ShowArgs, session: &Session) -> Result<()> {
         message: commit.message.clone(),
         meta: commit.meta.clone(),
         change: Change::from(&stats),
+        files_changed: files_changed(&store, &snapshot)?,
         new_bytes: stats.new_bytes,
         files: shown_files(&snapshot, wanted),
         tensors: shown_tensors(&snapshot, &stats, wanted),

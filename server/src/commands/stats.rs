@@ -52,6 +52,30 @@ impl Stats {
     }
 }
 
+impl Stats {
+    /// What storing changes instead of whole versions saves, in words; nothing where there is no version.
+    fn saved(&self) -> Option<String> {
+        let taken = self.base_bytes + self.edge_bytes;
+        match (self.full_bytes, taken) {
+            (0, _) => None,
+            // Chains lead out of what is counted, so that its sums say nothing.
+            (_, taken) if taken == 0 || (self.edge_bytes == 0 && self.longest_chain > 0) => Some(
+                "not known: contents of other repositories or deleted branches serve these too"
+                    .to_owned(),
+            ),
+            (full, taken) if full <= taken => {
+                Some("nothing yet: bases and edges take as much as whole versions".to_owned())
+            }
+            (full, taken) => {
+                let ratio = units::ratio(full, taken);
+                Some(format!(
+                    "whole versions would take {ratio} what bases and edges do"
+                ))
+            }
+        }
+    }
+}
+
 impl Answer for Stats {
     fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
         let versions = units::plural(self.commits, "version", "versions");
@@ -64,17 +88,22 @@ impl Answer for Stats {
             )?,
         }
         page.field("Versions", format!("{versions} on {branches}"))?;
-        let ratio = units::ratio(self.full_bytes, self.base_bytes + self.edge_bytes);
         let full = units::bytes(self.full_bytes);
         page.field("Whole", format!("{full}, were each version stored whole"))?;
         let bases = units::bytes(self.base_bytes);
         let contents = units::plural(self.contents, "content", "contents");
-        page.field("Bases", format!("{bases} ({contents} in all)"))?;
-        page.field("Edges", units::bytes(self.edge_bytes))?;
         page.field(
-            "Saved",
-            format!("bases and edges take {ratio} less than whole versions"),
+            "Bases",
+            match (self.base_bytes, self.contents) {
+                (0, 0) => "none yet".to_owned(),
+                (0, _) => format!("none of its own for its {contents}"),
+                _ => format!("{bases}, from which {contents} are made"),
+            },
         )?;
+        page.field("Edges", units::bytes(self.edge_bytes))?;
+        if let Some(saved) = self.saved() {
+            page.field("Saved", saved)?;
+        }
         page.field(
             "On disk",
             format!("{} for the whole store", units::bytes(self.store_bytes)),
@@ -99,4 +128,31 @@ pub fn run(args: &StatsArgs, session: &Session) -> Result<()> {
     }
     let stats = store.stats(args.repo.as_ref())?;
     session.answer(&Stats::new(args.repo.as_ref(), &stats))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_reads_right_whatever_there_is() {
+        let saved = |full_bytes, base_bytes, edge_bytes, longest_chain| {
+            let stats = StoreStats {
+                full_bytes,
+                base_bytes,
+                edge_bytes,
+                longest_chain,
+                ..StoreStats::default()
+            };
+            Stats::new(None, &stats).saved().unwrap_or_default()
+        };
+        assert_eq!(saved(0, 0, 0, 0), "");
+        assert!(saved(1000, 0, 0, 0).starts_with("not known"));
+        assert!(saved(1000, 10, 0, 1).starts_with("not known"));
+        assert!(saved(1000, 1000, 5, 1).starts_with("nothing yet"));
+        assert_eq!(
+            saved(3400, 900, 100, 2),
+            "whole versions would take 3.4x what bases and edges do"
+        );
+    }
 }

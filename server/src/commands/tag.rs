@@ -1,15 +1,15 @@
 //! `deltaic tag`: make, list and delete tags.
 
-use crate::output::{Answer, Page};
+use super::refs::{
+    Done, List, NamedVersion, Names, missing_name, must_lose_nothing, reached_by_tag_alone,
+    taken_name,
+};
 use crate::report::Result;
-use crate::session::{Session, existing_repo, missing_name, taken_name};
-use crate::table::Table;
+use crate::session::{Session, existing_repo};
 use crate::units;
 use clap::{Args, Subcommand};
 use deltaic_format::name::{BranchName, RepoName};
-use deltaic_store::{Selector, Store};
-use serde::Serialize;
-use std::io;
+use deltaic_store::Selector;
 
 /// Make, list and delete tags, which name one version for ever.
 #[derive(Debug, Args)]
@@ -40,91 +40,33 @@ Examples:
         /// Repository.
         repo: RepoName,
     },
-    /// Delete a tag; the version stays in the store as long as anything else leads to it.
-    #[command(after_help = "Example:\n  deltaic tag delete acme/policy best")]
+    /// Delete a tag, unless versions would be lost with it.
+    ///
+    /// If no branch or other tag leads to its version, nothing is deleted without --force. The command that brings the
+    /// tag back is printed.
+    #[command(after_help = "\
+Examples:
+  deltaic tag delete acme/policy best
+  deltaic tag delete acme/policy best --force  even if its version is lost")]
     Delete {
         /// Repository.
         repo: RepoName,
         /// Name of the tag.
         name: BranchName,
+        /// Delete it even if versions are then reached by nothing.
+        #[arg(long)]
+        force: bool,
     },
-}
-
-#[derive(Serialize)]
-struct Tag {
-    repo: String,
-    name: String,
-    version: u64,
-    commit: String,
-    time: String,
-    #[serde(skip)]
-    time_ms: i64,
-}
-
-impl Tag {
-    fn new(store: &Store, repo: &RepoName, tag: &deltaic_store::Tag) -> Result<Self> {
-        Ok(Self {
-            repo: repo.to_string(),
-            name: tag.name.to_string(),
-            version: store.read_commit(tag.commit)?.version.0,
-            commit: tag.commit.to_string(),
-            time: units::rfc3339(tag.time_ms),
-            time_ms: tag.time_ms,
-        })
-    }
-}
-
-#[derive(Serialize)]
-struct Done {
-    #[serde(flatten)]
-    tag: Tag,
-    #[serde(skip)]
-    what: &'static str,
-}
-
-impl Answer for Done {
-    fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
-        let Tag {
-            repo,
-            name,
-            version,
-            commit,
-            ..
-        } = &self.tag;
-        let at = format!("{repo}@{name} v{version} {}", &commit[..12]);
-        page.line(&format!("{} {}", self.what, page.paint.yellow(&at)))
-    }
-}
-
-#[derive(Serialize)]
-struct List {
-    repo: String,
-    tags: Vec<Tag>,
-}
-
-impl Answer for List {
-    fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
-        let mut table = Table::new(&["TAG", ">VERSION", "COMMIT", "SINCE"]);
-        for tag in &self.tags {
-            table.row([
-                tag.name.clone(),
-                format!("v{}", tag.version),
-                tag.commit[..12].to_owned(),
-                units::local_time(tag.time_ms),
-            ]);
-        }
-        table.print(page)
-    }
 }
 
 /// Run the command.
 ///
 /// # Errors
 ///
-/// If a name is taken or not there.
+/// If a name is taken or not there, or versions would be lost.
 pub fn run(args: TagArgs, session: &Session) -> Result<()> {
     let store = session.store()?;
-    let (repo, tag, what) = match args.command {
+    match args.command {
         TagCommand::Create {
             repo,
             name,
@@ -133,30 +75,35 @@ pub fn run(args: TagArgs, session: &Session) -> Result<()> {
             let commit = session.resolve(&store, &repo, &revision)?;
             let tag = store
                 .create_tag(&repo, &name, commit, units::now_ms())
-                .map_err(taken_name)?;
-            (repo, tag, "made tag")
+                .map_err(|error| taken_name(&store, &repo, &name, error))?;
+            let tag = NamedVersion::of_tag(&store, &repo, &tag)?;
+            session.answer(&Done::made("tag", tag))
         }
-        TagCommand::List { repo } => return list(&store, &repo, session),
-        TagCommand::Delete { repo, name } => {
+        TagCommand::List { repo } => {
+            existing_repo(&store, &repo)?;
+            let tags = store.tags(&repo)?;
+            let tags = tags
+                .iter()
+                .map(|tag| NamedVersion::of_tag(&store, &repo, tag));
+            session.answer(&List {
+                repo: repo.to_string(),
+                names: Names::Tags(tags.collect::<Result<_>>()?),
+            })
+        }
+        TagCommand::Delete { repo, name, force } => {
             existing_repo(&store, &repo)?;
             let tags = store.tags(&repo)?.into_iter();
             let names: Vec<BranchName> = tags.map(|tag| tag.name).collect();
+            if names.contains(&name) && !force {
+                let lost = reached_by_tag_alone(&store, &repo, &name)?;
+                let others = names.len() - 1 + store.branches(&repo)?.len();
+                must_lose_nothing(&repo, &name, &lost, others)?;
+            }
             let tag = store
                 .delete_tag(&repo, &name)
                 .map_err(|error| missing_name(error, &name, &names))?;
-            (repo, tag, "deleted tag")
+            let tag = NamedVersion::of_tag(&store, &repo, &tag)?;
+            session.answer(&Done::deleted("tag", tag))
         }
-    };
-    let tag = Tag::new(&store, &repo, &tag)?;
-    session.answer(&Done { tag, what })
-}
-
-fn list(store: &Store, repo: &RepoName, session: &Session) -> Result<()> {
-    existing_repo(store, repo)?;
-    let tags = store.tags(repo)?;
-    let tags = tags.iter().map(|tag| Tag::new(store, repo, tag));
-    session.answer(&List {
-        repo: repo.to_string(),
-        tags: tags.collect::<Result<_>>()?,
-    })
+    }
 }

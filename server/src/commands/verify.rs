@@ -9,6 +9,7 @@ use crate::units;
 use crate::versions::printable;
 use clap::Args;
 use deltaic_client::ReplicaFolder;
+use deltaic_format::object::Snapshot;
 use deltaic_store::VerifyOptions;
 use serde::Serialize;
 use std::io;
@@ -47,7 +48,50 @@ struct Verified {
 struct Problem {
     kind: &'static str,
     object: String,
+    /// The file of a replica that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
     what: String,
+}
+
+impl Problem {
+    /// A problem of a replica's version `held`: a tensor goes by its name, with its file beside it.
+    fn of_replica(problem: deltaic_client::replica::Problem, held: Option<&Snapshot>) -> Self {
+        let deltaic_client::replica::Problem { kind, object, what } = problem;
+        let tensor = held.filter(|_| kind == "tensor");
+        let (object, path) = match tensor.and_then(|held| name_and_path(held, &object)) {
+            Some((name, path)) => (name, path),
+            None => (object.clone(), object),
+        };
+        Self {
+            kind,
+            object,
+            path: Some(path),
+            what,
+        }
+    }
+
+    /// What it is about, in words.
+    fn subject(&self) -> String {
+        match &self.path {
+            Some(path) if *path != self.object => format!("{} ({path})", self.object),
+            _ => self.object.clone(),
+        }
+    }
+}
+
+/// Name and file of the tensor that is called `tensor NAME (PATH)`.
+fn name_and_path(held: &Snapshot, called: &str) -> Option<(String, String)> {
+    let called = called.strip_prefix("tensor ").unwrap_or(called);
+    // Names may hold blanks and brackets themselves.
+    let files = held.schema.files.iter();
+    files
+        .filter_map(|file| {
+            let name = called.strip_suffix(&format!(" ({})", file.path))?;
+            let known = file.tensors.iter().any(|tensor| tensor.name == name);
+            known.then(|| (name.to_owned(), file.path.to_string()))
+        })
+        .next()
 }
 
 /// What was checked.
@@ -62,7 +106,7 @@ enum Checked {
         bytes_read: u64,
     },
     Replica {
-        dir: PathBuf,
+        dir: String,
         version: Option<u64>,
         commit: Option<String>,
         /// Files that the version does not have, which do no harm.
@@ -78,8 +122,12 @@ impl Answer for Verified {
         };
         page.line(&format!("{verdict} · {}", self.checked.words()))?;
         let mut table = Table::new(&["PROBLEM", "OBJECT", "WHAT"]);
-        for Problem { kind, object, what } in &self.problems {
-            table.row([(*kind).to_owned(), printable(object), printable(what)]);
+        for problem in &self.problems {
+            table.row([
+                problem.kind.to_owned(),
+                printable(&problem.subject()),
+                printable(&problem.what),
+            ]);
         }
         table.print(page)
     }
@@ -125,7 +173,7 @@ impl Checked {
                     0 => String::new(),
                     count => format!("; {} besides it", units::plural(count, "file", "files")),
                 };
-                format!("{} as {version} {commit}{extra}", dir.display())
+                format!("{dir} as {version} {commit}{extra}")
             }
         }
     }
@@ -145,9 +193,9 @@ pub fn run(args: &VerifyArgs, session: &Session) -> Result<ExitCode> {
     if !verified.ok && !session.output.is_json() {
         session.talk(match verified.checked {
             Checked::Store { .. } => {
-                "hint: versions that are not named here stay usable; commit or revert anew what is damaged"
+                "hint:  versions that are not named here stay usable; commit or revert anew what is damaged"
             }
-            Checked::Replica { .. } => "hint: fetch what is wrong again with `deltaic pull --repair`",
+            Checked::Replica { .. } => "hint:  fetch what is wrong again with `deltaic pull --repair`",
         });
     }
     Ok(ExitCode::from(if verified.ok {
@@ -174,6 +222,7 @@ fn verify_store(read_data_percent: Option<f64>, session: &Session) -> Result<Ver
             .map(|problem| Problem {
                 kind: problem.kind,
                 object: problem.object,
+                path: None,
                 what: problem.what,
             })
             .collect(),
@@ -182,20 +231,17 @@ fn verify_store(read_data_percent: Option<f64>, session: &Session) -> Result<Ver
 
 fn verify_replica(dir: &Path, session: &Session) -> Result<Verified> {
     dir.metadata().map_err(|error| Failure::file(dir, &error))?;
-    let replica = ReplicaFolder::open(dir)?;
+    let replica = ReplicaFolder::open(dir, &session.progress)?;
     let report = replica.verify(&session.progress)?;
     let ok = report.is_ok();
-    let problems = report.problems.into_iter().map(|problem| Problem {
-        kind: problem.kind,
-        object: problem.object,
-        what: problem.what,
-    });
+    let problems = report.problems.into_iter();
+    let problems = problems.map(|problem| Problem::of_replica(problem, replica.held()));
     let (extra, problems): (Vec<_>, Vec<_>) = problems.partition(|problem| problem.kind == "extra");
     Ok(Verified {
         ok,
         problems,
         checked: Checked::Replica {
-            dir: dir.to_owned(),
+            dir: dir.display().to_string(),
             version: replica.held().map(|held| held.commit.version.0),
             commit: replica.held().map(|held| held.id.to_string()),
             extra: extra.into_iter().map(|problem| problem.object).collect(),

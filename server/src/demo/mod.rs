@@ -8,9 +8,9 @@ mod trainer;
 pub use model::ModelPlan;
 pub use trainer::LEARNING_RATE;
 
-use crate::commands::doctor::free_space;
 use crate::commands::pull::pull_snapshot;
 use crate::embedded::Committed;
+use crate::folders::free_space;
 use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
 use crate::units;
@@ -24,7 +24,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use trainer::Trainer;
 
 /// Name of the repository that the demo makes.
@@ -212,9 +212,9 @@ impl<'a> Demo<'a> {
             expect: None,
         };
         let progress = &self.session.progress;
-        let outcome = self
-            .store
-            .commit(&request, &Committed::new(&checkpoint), progress)?;
+        let committed = Committed::new(&checkpoint);
+        let outcome = self.store.commit(&request, &committed, progress);
+        let outcome = outcome.map_err(|error| committed.failure(error))?;
         debug_assert_eq!(outcome.version, Version(version));
         self.commits.push(outcome.id);
         Ok((Change::from(&outcome), begun.elapsed().as_secs_f64()))
@@ -257,11 +257,6 @@ fn check_space(dir: &Path, needed: u64) -> Result<()> {
             .hint("name a folder on a larger disk with --dir, or a smaller model with --params"));
     }
     Ok(())
-}
-
-/// Seconds as a duration, for printing.
-pub fn seconds(seconds: f64) -> String {
-    units::duration(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 #[cfg(test)]

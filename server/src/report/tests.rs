@@ -165,7 +165,36 @@ fn every_client_error_has_its_exit_code_and_a_hint() {
 fn exit_codes_are_those_of_the_design() {
     let mut codes: Vec<u8> = Kind::TABLE.iter().map(|row| row.2).collect();
     codes.sort_unstable();
+    codes.dedup();
     assert_eq!(codes, [0, 1, 2, 10, 11, 12, 13, 14, 15, 16, 130]);
+}
+
+/// An output on a full disk.
+struct Full;
+
+impl Write for Full {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_output_is_told_on_the_other_one_and_is_no_full_store() {
+    let failure = Failure::output(io::ErrorKind::StorageFull.into());
+    assert_eq!((failure.kind.code(), failure.kind.name()), (1, "error"));
+    let paint = Paint::new(false);
+    let (mut scripts, mut people) = (Vec::new(), Vec::new());
+    failure.report_to(Some(&mut scripts), &mut people, paint);
+    assert!(scripts.is_empty(), "no second document follows the first");
+    let said = |people: &[u8]| String::from_utf8_lossy(people).into_owned();
+    assert!(said(&people).starts_with("error: the output cannot be written"));
+    let mut people = Vec::new();
+    Failure::from(not_found("tag")).report_to(Some(Full), &mut people, paint);
+    assert!(said(&people).starts_with("error: there is no tag x\nhint:"));
 }
 
 #[test]
@@ -186,7 +215,103 @@ fn failures_are_one_json_document_for_scripts() {
 }
 
 #[test]
-fn system_errors_are_told_without_their_number() {
+fn system_errors_are_told_without_their_numbers() {
     let error = io::Error::from_raw_os_error(2);
-    assert_eq!(plain_io(&error), "No such file or directory");
+    let failure = Failure::file(Path::new("x"), &error);
+    assert_eq!(failure.message, "x: No such file or directory");
+    assert_eq!(
+        without_numbers("a (os error 2), b (os error 17)".to_owned()),
+        "a, b"
+    );
+    assert_eq!(without_numbers("a (os error".to_owned()), "a (os error");
+}
+
+#[test]
+fn a_document_that_is_none_is_not_begun() {
+    /// As a path that is not UTF-8.
+    struct Refused;
+    impl Serialize for Refused {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("no"))
+        }
+    }
+    let mut out = Vec::new();
+    assert!(write_document(&mut out, &vec![None, Some(Refused)]).is_err());
+    assert!(out.is_empty());
+}
+
+/// The hint for committing a folder with a good weight file and what `add` puts beside it.
+fn hint_for(add: impl FnOnce(&Path) -> io::Result<()>) -> String {
+    let dir = tempfile::tempdir().expect("a folder for the test");
+    let header = b"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
+    let length = (header.len() as u64).to_le_bytes();
+    let weights = [&length[..], header, b"x"].concat();
+    std::fs::write(dir.path().join("w.safetensors"), weights).expect("the folder can be written");
+    add(dir.path()).expect("the folder can be written");
+    let error = deltaic_client::Checkpoint::open(dir.path()).expect_err("it is no checkpoint");
+    let failure = Failure::from(error);
+    assert_eq!(failure.kind, Kind::Error, "{}", failure.message);
+    assert!(!failure.message.contains(&failure.hint));
+    failure.hint
+}
+
+#[test]
+fn what_cannot_be_committed_has_a_hint_of_its_own() {
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    let has = |hint: String, part: &str| assert!(hint.contains(part), "{hint}: {part}");
+    has(
+        hint_for(|dir| symlink("/nowhere/at/all", dir.join("x"))),
+        "what it should lead to",
+    );
+    has(
+        hint_for(|dir| symlink("/etc/hostname", dir.join("x"))),
+        "what it should lead to",
+    );
+    has(
+        hint_for(|dir| std::os::unix::net::UnixListener::bind(dir.join("x")).map(drop)),
+        "move it out",
+    );
+    has(
+        hint_for(|dir| fs::write(dir.join(OsStr::from_bytes(b"\xff")), b"")),
+        "rename it",
+    );
+    has(
+        hint_for(|dir| fs::write(dir.join("a\\b"), b"")),
+        "rename it",
+    );
+    has(
+        hint_for(|dir| {
+            let folder = dir.join(OsStr::from_bytes(b"\xff"));
+            fs::create_dir(&folder)?;
+            fs::write(folder.join("y.safetensors"), b"")
+        }),
+        "rename it",
+    );
+    has(
+        hint_for(|dir| fs::write(dir.join("y.safetensors"), b"short")),
+        "written to its end",
+    );
+    let index = r#"{"weight_map": {"a": "other.safetensors"}}"#;
+    has(
+        hint_for(|dir| fs::write(dir.join("m.safetensors.index.json"), index)),
+        "every shard",
+    );
+}
+
+#[test]
+fn a_folder_that_is_no_replica_has_a_hint_by_what_it_is() {
+    let dir = tempfile::tempdir().expect("a folder for the test");
+    let hint = |path: &Path| {
+        let error = ClientError::NotAReplica {
+            path: path.to_owned(),
+            what: what(),
+        };
+        Failure::from(error).hint
+    };
+    assert!(hint(&dir.path().join("none")).starts_with("name a replica's folder"));
+    assert!(hint(dir.path()).starts_with("make it one"));
+    std::fs::write(dir.path().join("x"), b"").expect("the folder can be written");
+    assert!(hint(dir.path()).contains("--seed"));
 }
