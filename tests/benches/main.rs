@@ -53,8 +53,8 @@ fn main() {
         &report["speeds"],
     );
     table(
-        "Whole operations of the program, medians of several runs",
-        &["operation", "seconds", "bytes", "of_full"],
+        "Whole operations of the program: medians of several runs, and the most memory that was resident",
+        &["operation", "seconds", "bytes", "of_full", "peak_mb"],
         &report["operations"],
     );
 }

@@ -18,7 +18,10 @@ pub(crate) fn measure() -> Value {
             "policy-fp8",
             checkpoints::large("policy-fp8", "patch sizes of policy-fp8"),
         ),
-        ("policy-small", Some(checkpoints::small())),
+        (
+            "policy-small",
+            checkpoints::small_with_python("patch sizes of policy-small"),
+        ),
     ];
     for (name, set) in sets {
         let Some(set) = set else { continue };

@@ -35,33 +35,60 @@ impl NamedTensor {
     }
 }
 
-/// A safetensors file of `tensors` in this order, as Python's package would write it.
-pub fn safetensors_file(tensors: &[NamedTensor]) -> Vec<u8> {
+/// The beginning of a safetensors file with tensors of these names, dtypes and shapes in this order, as Python's package
+/// would write it.
+fn header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a [u64])>) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     header.insert(
         "__metadata__".to_owned(),
         serde_json::json!({"format": "pt"}),
     );
     let mut offset = 0;
-    for tensor in tensors {
-        let end = offset + tensor.content.len();
+    for (name, dtype, shape) in tensors {
+        let end = offset + shape.iter().product::<u64>() * dtype.bits() / 8;
         let entry = serde_json::json!({
-            "dtype": tensor.dtype.name(),
-            "shape": tensor.shape,
+            "dtype": dtype.name(),
+            "shape": shape,
             "data_offsets": [offset, end],
         });
-        header.insert(tensor.name.clone(), entry);
+        header.insert(name.to_owned(), entry);
         offset = end;
     }
     let mut header = serde_json::Value::Object(header).to_string().into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header);
+    file
+}
+
+/// A safetensors file of `tensors` in this order.
+pub fn safetensors_file(tensors: &[NamedTensor]) -> Vec<u8> {
+    let specs = tensors.iter();
+    let mut file = header(specs.map(|t| (t.name.as_str(), t.dtype, t.shape.as_slice())));
     tensors.iter().for_each(|t| file.extend(&t.content));
     file
 }
 
-/// Write a checkpoint folder: weight files by name, and a config.
+/// Write a safetensors file of `tensors` tensors of `len` zero bytes each, which takes no room on the disk. Returns where
+/// the first tensor begins.
+///
+/// # Errors
+///
+/// If the file cannot be written.
+pub fn write_sparse(path: &Path, dtype: Dtype, tensors: u64, len: u64) -> io::Result<u64> {
+    let names: Vec<String> = (0..tensors).map(|i| format!("layers.{i}.weight")).collect();
+    let shape = [len * 8 / dtype.bits()];
+    let begin = header(names.iter().map(|name| (name.as_str(), dtype, &shape[..])));
+    fs::write(path, &begin)?;
+    let data = begin.len() as u64;
+    fs::File::options()
+        .write(true)
+        .open(path)?
+        .set_len(data + tensors * len)?;
+    Ok(data)
+}
+
+/// Write a checkpoint folder: weight files by path below it, and a config.
 ///
 /// # Errors
 ///
@@ -69,7 +96,9 @@ pub fn safetensors_file(tensors: &[NamedTensor]) -> Vec<u8> {
 pub fn write_folder(folder: &Path, files: &[(&str, Vec<NamedTensor>)]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     for (name, tensors) in files {
-        fs::write(folder.join(name), safetensors_file(tensors))?;
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(folder))?;
+        fs::write(path, safetensors_file(tensors))?;
     }
     fs::write(
         folder.join("config.json"),
@@ -165,6 +194,20 @@ pub fn large(set: &str, what: &str) -> Option<RealCheckpoints> {
 pub fn small() -> RealCheckpoints {
     let set = places::data().join("policy-small");
     expanded(&set.join("expand.py"), &set)
+}
+
+/// As [`small`]; where there is no Python to expand it with, says that `what` is skipped.
+///
+/// # Panics
+///
+/// If there is one and it cannot be expanded.
+pub fn small_with_python(what: &str) -> Option<RealCheckpoints> {
+    let python = Command::new("python3").args(["-c", "import lzma"]).output();
+    if python.is_ok_and(|output| output.status.success()) {
+        return Some(small());
+    }
+    skipped(what, "there is no python3 to expand the real checkpoints");
+    None
 }
 
 /// Expand `set` with its script unless that was done before.

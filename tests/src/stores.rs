@@ -1,6 +1,6 @@
 //! Stores as users have them: a folder, and the `deltaic` program working on it.
 
-use crate::program;
+use crate::program::{Measured, Program, measured};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -9,18 +9,20 @@ use tempfile::TempDir;
 /// A store in a scratch folder, removed when dropped, with room beside it for replicas and exports.
 #[derive(Debug)]
 pub struct ScratchStore {
+    program: Program,
     folder: TempDir,
 }
 
 impl ScratchStore {
-    /// An empty store.
+    /// An empty store that `program` works on.
     ///
     /// # Panics
     ///
     /// If it cannot be made.
-    pub fn new() -> Self {
+    pub fn new(program: Program) -> Self {
         let folder = TempDir::new().expect("a scratch folder can be made");
-        let store = Self { folder };
+        std::fs::create_dir(folder.path().join("home")).expect("it can be written");
+        let store = Self { program, folder };
         store.json(&["init"]);
         store
     }
@@ -38,9 +40,23 @@ impl ScratchStore {
         self.folder.path().join(name)
     }
 
-    /// The program on this store.
+    /// The program, as a user runs it who has no settings and is in an empty home folder.
+    pub fn bare_command(&self, args: &[&str]) -> Command {
+        let mut command = self.program.command(&self.path("home"));
+        command.args(args);
+        command
+    }
+
+    /// The program on this store, answering in JSON.
     pub fn command(&self, args: &[&str]) -> Command {
-        command_on(&self.place("store"), args)
+        self.command_on(&self.place("store"), args)
+    }
+
+    /// The program on another store.
+    pub fn command_on(&self, store: &str, args: &[&str]) -> Command {
+        let mut command = self.bare_command(&["--store", store, "--json", "--progress", "none"]);
+        command.args(args);
+        command
     }
 
     /// Run to the end.
@@ -58,14 +74,18 @@ impl ScratchStore {
     ///
     /// If it fails or prints no JSON.
     pub fn json(&self, args: &[&str]) -> Value {
-        let output = self.run(args);
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success(),
-            "{args:?} failed: {text}{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?} printed {text:?}: {e}"))
+        answer(args, &self.run(args))
+    }
+
+    /// As [`json`](Self::json), with the most memory in bytes that was resident at any time.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn measured(&self, args: &[&str]) -> (Value, u64) {
+        let Measured { output, peak_bytes } =
+            measured(&mut self.command(args)).expect("the program starts and is watched");
+        (answer(args, &output), peak_bytes)
     }
 
     /// Run a command that fails with exit code `code`; returns the error's message.
@@ -109,19 +129,19 @@ impl ScratchStore {
     }
 }
 
-/// The program on the store at `store`, answering in JSON.
-pub fn command_on(store: &str, args: &[&str]) -> Command {
-    let mut command = program::command();
-    command
-        .args(["--store", store, "--json", "--progress", "none"])
-        .args(args);
-    command
-}
-
-impl Default for ScratchStore {
-    fn default() -> Self {
-        Self::new()
-    }
+/// What a run that succeeded printed.
+///
+/// # Panics
+///
+/// If it failed or printed no JSON.
+pub fn answer(args: &[&str], output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{args:?} failed: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?} printed {text:?}: {e}"))
 }
 
 /// Two folders hold the same files with the same bytes, the replica's own records apart.

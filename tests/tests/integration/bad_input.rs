@@ -1,10 +1,15 @@
 //! Bad input to the program: each kind has its exit code and its message, nothing is written, nothing is lost.
 
+use crate::scratch_store;
 use deltaic_format::Dtype;
 use deltaic_tests::checkpoints::{NamedTensor, safetensors_file, write_folder};
-use deltaic_tests::stores::{ScratchStore, assert_same_files, command_on};
+use deltaic_tests::program::watch;
+use deltaic_tests::stores::{ScratchStore, assert_same_files};
+use deltaic_tests::weights::Stream;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 const NOT_FOUND: i32 = 10;
 const CONFLICT: i32 = 11;
@@ -36,7 +41,7 @@ fn has(message: &str, parts: &[&str]) {
 
 #[test]
 fn what_is_not_there_is_named() {
-    let store = ScratchStore::new();
+    let store = scratch_store();
     store.commit("run", &checkpoint(&store, "v0", 1));
     for (args, part) in [
         (vec!["log", "nope"], "nope"),
@@ -56,7 +61,10 @@ fn what_is_not_there_is_named() {
     let message = store.fails(NOT_FOUND, &["export", "run@v0:missing.json", "-o", &out]);
     has(&message, &["missing.json"]);
     let elsewhere = store.place("nowhere");
-    let output = command_on(&elsewhere, &["log", "run"]).output().unwrap();
+    let output = store
+        .command_on(&elsewhere, &["log", "run"])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(NOT_FOUND));
     has(
         &String::from_utf8_lossy(&output.stdout),
@@ -66,7 +74,7 @@ fn what_is_not_there_is_named() {
 
 #[test]
 fn paths_that_are_no_checkpoint_are_refused() {
-    let store = ScratchStore::new();
+    let store = scratch_store();
     let good = checkpoint(&store, "v0", 1);
     store.commit("run", &good);
     let case = |name: &str, code: i32, prepare: &dyn Fn(&Path), parts: &[&str]| {
@@ -145,9 +153,120 @@ fn paths_that_are_no_checkpoint_are_refused() {
     store.json(&["verify", "--read-data"]);
 }
 
+/// A safetensors file that announces `header` and has `data_len` zero bytes of data.
+fn raw_file(header: &str, data_len: usize) -> Vec<u8> {
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.resize(file.len() + data_len, 0);
+    file
+}
+
+#[test]
+fn every_fault_of_a_header_is_named_with_its_file() {
+    let store = scratch_store();
+    let two = |a: &str, b: &str| format!(r#"{{"a": {a}, "b": {b}}}"#);
+    let entry = |dtype: &str, shape: &str, from: u64, to: u64| {
+        format!(r#"{{"dtype": "{dtype}", "shape": {shape}, "data_offsets": [{from}, {to}]}}"#)
+    };
+    let good = |from, to| entry("U8", "[4]", from, to);
+    let announcing = |len: u64| {
+        let mut file = raw_file(&two(&good(0, 4), &good(4, 8)), 8);
+        file[..8].copy_from_slice(&len.to_le_bytes());
+        file
+    };
+    let file = |header: &str| raw_file(header, 8);
+    for (kind, bytes, parts) in [
+        (
+            "2^63",
+            announcing(1 << 63),
+            ["limit", "9223372036854775808"],
+        ),
+        (
+            "over 100 MB",
+            announcing(100_000_001),
+            ["limit", "100000001"],
+        ),
+        (
+            "overlap",
+            file(&two(&good(0, 4), &good(2, 6))),
+            ["\"b\"", "within the tensor before"],
+        ),
+        (
+            "reversed",
+            file(&two(&good(4, 0), &good(4, 8))),
+            ["\"a\"", "before it begins"],
+        ),
+        (
+            "hole",
+            file(&two(&good(0, 4), &good(6, 10))),
+            ["\"b\"", "belong to no tensor"],
+        ),
+        (
+            "trailing",
+            raw_file(&two(&good(0, 4), &good(4, 8)), 9),
+            ["1 byte", "too many"],
+        ),
+        (
+            "named twice",
+            file(&format!(r#"{{"a": {}, "a": {}}}"#, good(0, 4), good(4, 8))),
+            ["\"a\"", "twice"],
+        ),
+        (
+            "shape overflow",
+            file(&two(
+                &good(0, 4),
+                &entry("F64", "[4294967296, 4294967296]", 4, 8),
+            )),
+            ["\"b\"", "shape"],
+        ),
+        (
+            "dtype",
+            file(&two(&good(0, 4), &entry("F12", "[4]", 4, 8))),
+            ["\"b\"", "\"F12\""],
+        ),
+        ("no JSON", file("{nonsense"), ["header", "not valid"]),
+    ] {
+        let folder = checkpoint(&store, kind, 1);
+        fs::create_dir_all(folder.join("sub")).unwrap();
+        fs::write(folder.join("sub/bad.safetensors"), bytes).unwrap();
+        let message = store.fails(1, &["commit", "run", text(&folder)]);
+        has(&message, &["sub/bad.safetensors", parts[0], parts[1]]);
+    }
+    let repos = store.json(&["repo", "list"]);
+    assert_eq!(repos["repos"].as_array().map(Vec::len), Some(0));
+    store.verify();
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let store = scratch_store();
+    store.commit("run", &checkpoint(&store, "v0", 1));
+    let outside = store.path("outside.safetensors");
+    fs::write(&outside, safetensors_file(&tensors(1))).unwrap();
+    // In an index,
+    for name in ["../outside.safetensors", text(&outside), "a\\u0000b"] {
+        let folder = checkpoint(&store, "index", 1);
+        let index = format!(r#"{{"weight_map": {{"a": "{name}"}}}}"#);
+        fs::write(folder.join("model.safetensors.index.json"), index).unwrap();
+        let message = store.fails(1, &["commit", "run", text(&folder)]);
+        has(&message, &["model.safetensors.index.json"]);
+    }
+    // and on the command line, where an argument never has a NUL.
+    let out = store.place("out");
+    for path in ["../outside.safetensors", "/etc/hostname", "a/../../b"] {
+        let revision = format!("run@v0:{path}");
+        store.fails(2, &["export", &revision, "-o", &out]);
+        store.fails(2, &["pull", &revision, "-o", &out]);
+    }
+    for repo in ["../run", "/run", "a/../b"] {
+        store.fails(2, &["commit", repo, &store.place("v0")]);
+    }
+    assert!(!Path::new(&out).exists(), "nothing was written");
+}
+
 #[test]
 fn a_hugging_face_snapshot_is_a_checkpoint() {
-    let store = ScratchStore::new();
+    let store = scratch_store();
     let cache = store.path("hub/models--acme--policy");
     let snapshot = cache.join("snapshots/0123abcd");
     fs::create_dir_all(&snapshot).unwrap();
@@ -171,7 +290,7 @@ fn a_hugging_face_snapshot_is_a_checkpoint() {
 
 #[test]
 fn a_lost_race_is_told() {
-    let store = ScratchStore::new();
+    let store = scratch_store();
     let (first, second) = (checkpoint(&store, "v0", 1), checkpoint(&store, "v1", 2));
     store.json(&["commit", "run", text(&first), "--expect", "none"]);
     store.commit("run", &second);
@@ -184,7 +303,7 @@ fn a_lost_race_is_told() {
 
 #[test]
 fn a_store_of_another_format_is_left_alone() {
-    let store = ScratchStore::new();
+    let store = scratch_store();
     store.commit("run", &checkpoint(&store, "v0", 1));
     let format = store.path("store/FORMAT");
     let original = fs::read(&format).unwrap();
@@ -196,22 +315,36 @@ fn a_store_of_another_format_is_left_alone() {
 
 #[test]
 fn a_store_is_open_in_one_process_at_a_time() {
-    let store = ScratchStore::new();
+    let store = scratch_store();
     store.commit("run", &checkpoint(&store, "v0", 1));
-    let lock = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(store.path("store/lock"))
+    let large = store.path("large.safetensors");
+    let content = Stream::new(1).bytes(32 << 20, u64::MAX);
+    let tensor = NamedTensor::flat("a", Dtype::BF16, content);
+    fs::write(&large, safetensors_file(&[tensor])).unwrap();
+    // A commit that is halted in the middle.
+    let mut other = (store.command(&["commit", "run", text(&large)]))
+        .stdout(Stdio::null())
+        .spawn()
         .unwrap();
-    lock.try_lock().unwrap();
-    has(&store.fails(UNAVAILABLE, &["log", "run"]), &["in use"]);
-    drop(lock);
-    store.json(&["log", "run"]);
+    let scratch = store.path("store/tmp");
+    let under_way = watch(&mut other, || fs::read_dir(&scratch).unwrap().count() > 0);
+    let pid = Pid::from_child(&other);
+    kill_process(pid, Signal::STOP).unwrap();
+    let refused = store.run(&["log", "run"]);
+    kill_process(pid, Signal::CONT).unwrap();
+    assert!(under_way && other.wait().unwrap().success());
+    assert_eq!(refused.status.code(), Some(UNAVAILABLE));
+    has(
+        &String::from_utf8_lossy(&refused.stdout),
+        &["in use", &other.id().to_string()],
+    );
+    let log = store.json(&["log", "run"]);
+    assert_eq!(log["commits"][0]["version"], 1, "the other one went on");
 }
 
 #[test]
 fn half_written_packs_are_swept_and_damaged_ones_found() {
-    let store = ScratchStore::new();
+    let store = scratch_store();
     let version = checkpoint(&store, "v0", 1);
     store.commit("run", &version);
     fs::write(store.path("store/tmp/0-0.pack"), b"\x89DPK\r\n\x1a\n half").unwrap();
@@ -236,7 +369,7 @@ fn half_written_packs_are_swept_and_damaged_ones_found() {
 
 #[test]
 fn edits_in_a_replica_are_noticed_named_and_mended() {
-    let store = ScratchStore::new();
+    let store = scratch_store();
     let versions = [1, 2].map(|seed| checkpoint(&store, &format!("v{seed}"), seed));
     versions
         .iter()
@@ -251,8 +384,12 @@ fn edits_in_a_replica_are_noticed_named_and_mended() {
     let report = store.run(&["verify", &replica]);
     assert_eq!(report.status.code(), Some(CORRUPT));
     has(&String::from_utf8_lossy(&report.stdout), &["b"]);
-    let message = store.fails(CORRUPT, &["pull", "run@v1", "-o", &replica]);
-    has(&message, &["b", "--repair"]);
+    let pull = ["pull", "run@v1", "-o", &replica];
+    has(&store.fails(CORRUPT, &pull), &["b"]);
+    has(
+        &String::from_utf8_lossy(&store.run(&pull).stdout),
+        &["--repair"],
+    );
     assert!(fs::read(&weights).unwrap() == file, "nothing was written");
     store.json(&["pull", "run@v1", "-o", &replica, "--repair"]);
     assert_same_files(replica.as_ref(), &versions[1]);

@@ -1,8 +1,9 @@
 //! A full disk. What this prevents: success reported, or something half-visible, when there was no room.
 
+use crate::scratch_store;
 use deltaic_format::Dtype;
 use deltaic_tests::checkpoints::{NamedTensor, skipped, write_folder};
-use deltaic_tests::stores::{ScratchStore, assert_same_files, command_on};
+use deltaic_tests::stores::assert_same_files;
 use deltaic_tests::weights::Stream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,7 +53,7 @@ fn version(folder: &Path, seed: u64, every: usize) -> PathBuf {
 
 #[test]
 fn no_space_is_an_error_and_with_room_everything_works_again() {
-    let scratch = ScratchStore::new();
+    let scratch = scratch_store();
     let Some(disk) = SmallDisk::mount(scratch.path("disk"), "96m") else {
         skipped(
             "the full disk",
@@ -61,7 +62,7 @@ fn no_space_is_an_error_and_with_room_everything_works_again() {
         return;
     };
     let store = disk.0.join("store").to_str().expect("UTF-8").to_owned();
-    let run = |args: &[&str]| command_on(&store, args).output().unwrap();
+    let run = |args: &[&str]| scratch.command_on(&store, args).output().unwrap();
     let text = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(run(&["init"]).status.success());
     let [first, second] =

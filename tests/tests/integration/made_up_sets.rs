@@ -1,11 +1,13 @@
 //! Checkpoints of every dtype, with scalars, empty tensors, very many tiny ones, and layouts that change: exported and
 //! pulled between all pairs of versions, byte for byte.
 
+use crate::scratch_store;
 use deltaic_format::Dtype;
 use deltaic_tests::checkpoints::{NamedTensor, write_folder};
-use deltaic_tests::stores::{ScratchStore, assert_same_files};
+use deltaic_tests::stores::assert_same_files;
 use deltaic_tests::weights::Stream;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 fn bytes(len: u64, seed: u64) -> Vec<u8> {
     Stream::new(seed).bytes(len as usize, u64::MAX)
@@ -49,14 +51,39 @@ fn every_dtype() -> Vec<NamedTensor> {
     tensors
 }
 
+/// A version: weight files by path, and files besides them.
+#[derive(Default)]
+struct Version<'a> {
+    weights: Vec<(&'a str, Vec<NamedTensor>)>,
+    others: Vec<(&'a str, Vec<u8>)>,
+}
+
+impl<'a> Version<'a> {
+    fn of(weights: Vec<(&'a str, Vec<NamedTensor>)>) -> Self {
+        Self {
+            weights,
+            others: Vec::new(),
+        }
+    }
+
+    fn write(&self, folder: &Path) {
+        write_folder(folder, &self.weights).unwrap();
+        for (name, content) in &self.others {
+            let path = folder.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+    }
+}
+
 /// Commit all versions, then export each and pull one replica between all pairs.
-fn all_pairs(versions: &[Vec<(&str, Vec<NamedTensor>)>]) {
-    let store = ScratchStore::new();
+fn all_pairs(versions: &[Version<'_>]) {
+    let store = scratch_store();
     let folders: Vec<PathBuf> = (0..versions.len())
         .map(|v| store.path(&format!("v{v}")))
         .collect();
-    for (folder, files) in folders.iter().zip(versions) {
-        write_folder(folder, files).unwrap();
+    for (folder, version) in folders.iter().zip(versions) {
+        version.write(folder);
         store.commit("run/one", folder);
     }
     let replica = store.place("replica");
@@ -86,7 +113,8 @@ fn every_dtype_with_scalars_and_empty_tensors() {
     let second = step(&first, 0, 200);
     let third = step(&second, 7, 2);
     let fourth = step(&third, 0, 1);
-    all_pairs(&[first, second, third, fourth].map(|tensors| vec![("model.safetensors", tensors)]));
+    let one_file = |tensors| Version::of(vec![("model.safetensors", tensors)]);
+    all_pairs(&[first, second, third, fourth].map(one_file));
 }
 
 #[test]
@@ -96,39 +124,70 @@ fn layouts_that_change_from_version_to_version() {
     let longer_name = flat("a.renamed", 2000, 1);
     let retyped = NamedTensor::flat("a", Dtype::F16, bytes(2000, 5));
     let shorter = flat("b", 100_000, 6);
+    let config = |text: &str| text.as_bytes().to_vec();
     all_pairs(&[
-        vec![
-            ("m1.safetensors", vec![a.clone(), b.clone()]),
-            ("m2.safetensors", vec![c.clone()]),
-        ],
-        vec![
-            ("m1.safetensors", vec![b.clone(), a.clone()]),
-            ("m2.safetensors", vec![c.clone()]),
-        ],
-        vec![("m1.safetensors", vec![retyped, b.clone(), c.clone()])],
-        vec![
-            ("m1.safetensors", vec![longer_name, shorter]),
-            ("sub/m3.safetensors", vec![b, c]),
-        ]
-        .into_iter()
-        .filter(|(name, _)| !name.contains('/'))
-        .collect(),
-        vec![("m1.safetensors", vec![a])],
-        vec![("m1.safetensors", vec![])],
+        Version {
+            weights: vec![
+                ("m1.safetensors", vec![a.clone(), b.clone()]),
+                ("m2.safetensors", vec![c.clone()]),
+            ],
+            others: vec![("tokenizer/vocab.txt", config("a b c"))],
+        },
+        // The other way round; another file goes, one comes in a folder of its own.
+        Version {
+            weights: vec![
+                ("m1.safetensors", vec![b.clone(), a.clone()]),
+                ("m2.safetensors", vec![c.clone()]),
+            ],
+            others: vec![("draft/config.json", config("{}"))],
+        },
+        // A weight file goes, another tensor has its dtype changed.
+        Version::of(vec![(
+            "m1.safetensors",
+            vec![retyped, b.clone(), c.clone()],
+        )]),
+        // A weight file comes in a sub-folder, and one below that.
+        Version {
+            weights: vec![
+                ("m1.safetensors", vec![longer_name, shorter]),
+                ("sub/m3.safetensors", vec![b.clone(), c.clone()]),
+                ("sub/sub/m3.safetensors", vec![a.clone()]),
+            ],
+            others: vec![
+                ("sub/notes", config("of the sub-folder")),
+                ("tokenizer/vocab.txt", config("a b c d")),
+            ],
+        },
+        // A folder takes the place of a file, and what was below goes up.
+        Version {
+            weights: vec![("sub/m3.safetensors", vec![c, b])],
+            others: vec![("tokenizer", config("a file now")), ("empty", Vec::new())],
+        },
+        Version::of(vec![("m1.safetensors", vec![a])]),
+        Version::of(vec![("m1.safetensors", vec![])]),
     ]);
 }
 
 #[test]
-fn twenty_thousand_tiny_tensors() {
-    let tensors: Vec<NamedTensor> = (0..20_000)
+fn a_hundred_thousand_tiny_tensors() {
+    let store = scratch_store();
+    let first: Vec<NamedTensor> = (0..100_000)
         .map(|i| {
-            NamedTensor::flat(
-                &format!("layers.{i}.bias"),
-                Dtype::F32,
-                bytes(16 + 4 * (i % 5), i),
-            )
+            let content = bytes(16 + 4 * (i % 5), i);
+            NamedTensor::flat(&format!("layers.{i}.bias"), Dtype::F32, content)
         })
         .collect();
-    let next = step(&tensors, 3, 500);
-    all_pairs(&[tensors, next].map(|tensors| vec![("model.safetensors", tensors)]));
+    let second = step(&first, 3, 500);
+    let replica = store.place("replica");
+    for (number, tensors) in [first, second].into_iter().enumerate() {
+        let folder = store.path(&format!("v{number}"));
+        write_folder(&folder, &[("model.safetensors", tensors)]).unwrap();
+        let commit = store.commit("run/one", &folder);
+        assert_eq!(commit["version"], number);
+        store.json(&["pull", "run/one", "-o", &replica]);
+        assert_same_files(replica.as_ref(), &folder);
+    }
+    let out = store.place("out");
+    store.json(&["export", "run/one@v0", "-o", &out]);
+    assert_same_files(out.as_ref(), &store.path("v0"));
 }

@@ -12,14 +12,26 @@ mod codings;
 mod composition;
 mod crashes;
 mod dependencies;
+mod every_command;
 mod figures;
 mod forgotten_files;
 mod full_disk;
 mod golden_vectors;
 mod hostile_bytes;
+mod interrupts;
 mod made_up_sets;
 mod main_job;
+mod memory;
 mod proofs;
 mod rust_vectors;
 mod safetensors_headers;
+mod settings;
 mod small_policy;
+
+use deltaic_tests::program::Program;
+use deltaic_tests::stores::ScratchStore;
+
+/// An empty store, and the program as cargo built it for these tests.
+fn scratch_store() -> ScratchStore {
+    ScratchStore::new(Program::at(env!("CARGO_BIN_EXE_deltaic-under-test")))
+}

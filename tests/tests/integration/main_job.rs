@@ -1,12 +1,13 @@
 //! The main job with the program, on real checkpoints: commit, export, pull forwards and backwards, revert, verify.
 
+use crate::scratch_store;
 use deltaic_tests::checkpoints::{self, RealCheckpoints};
 use deltaic_tests::stores::{ScratchStore, assert_same_files};
 use serde_json::Value;
 
 /// Every version exported, and a replica pulled along `route`, byte for byte.
 fn main_job(set: &RealCheckpoints, route: &[usize]) {
-    let store = ScratchStore::new();
+    let store = scratch_store();
     for version in &set.versions {
         store.commit("acme/policy", version);
     }
