@@ -24,6 +24,7 @@ mod graph;
 mod packs;
 mod records;
 mod refs;
+mod resolve;
 mod revision;
 mod stats;
 mod store;

@@ -14,6 +14,7 @@ from .classes import ElementClass, class_number
 from .patch import Changes
 from .primitives import (
     PIECE_ELEMENTS,
+    SET_CHANGES_CAP,
     SET_MEMBERS_CAP,
     SET_VIRTUAL_CAP,
     ByteReader,
@@ -146,6 +147,8 @@ def _read_directory(reader: ByteReader, virtual: VirtualIndex) -> list[tuple[int
         length = virtual.block_length(number)
         require(1 <= count <= length, f"block {number} of length {length} has {count} changes")
         directory.append((number, count, reader.varint("payload length")))
+    changes = sum(count for _, count, _ in directory)
+    require(changes <= SET_CHANGES_CAP, f"{changes} changes are above the cap of {SET_CHANGES_CAP}")
     return directory
 
 

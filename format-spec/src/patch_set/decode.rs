@@ -2,7 +2,8 @@
 
 use super::block::{BlockChanges, Parameters, decode_block};
 use super::{
-    CODING_PLAIN, LAYOUT_FLAT, MAGIC, MAX_MEMBERS, MAX_VIRTUAL_LEN, VERSION, VirtualLayout, WHAT,
+    CODING_PLAIN, LAYOUT_FLAT, MAGIC, MAX_CHANGES, MAX_MEMBERS, MAX_VIRTUAL_LEN, VERSION,
+    VirtualLayout, WHAT,
 };
 use crate::bytes::ByteReader;
 use crate::dtype::ElementClass;
@@ -237,12 +238,22 @@ fn read_directory(reader: &mut ByteReader<'_>, layout: &VirtualLayout) -> Result
         numbers.extend(0..present);
     }
     let mut offset = 0usize;
+    let mut changes = 0;
     let mut directory = Vec::with_capacity(numbers.len());
     for block in numbers {
         let count =
             reader.varint_up_to("changes of a block", u64::from(layout.block_len(block)))?;
         if count == 0 {
             return Err(FormatError::invalid(WHAT, "a block without changes"));
+        }
+        changes += count;
+        if changes > MAX_CHANGES {
+            return Err(FormatError::Limit {
+                what: WHAT,
+                field: "changes",
+                found: changes,
+                limit: MAX_CHANGES,
+            });
         }
         // What is left of the directory and all payloads; checked exactly when the payloads are taken.
         let length = reader.varint_up_to("length of a block", reader.left() as u64)? as usize;

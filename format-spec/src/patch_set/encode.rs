@@ -1,7 +1,9 @@
 //! Writing a patch set.
 
 use super::block::{BlockChanges, BlockCosts, default_parameters, encode_block};
-use super::{CODING_PLAIN, LAYOUT_FLAT, MAGIC, MAX_MEMBERS, VERSION, VirtualLayout, WHAT};
+use super::{
+    CODING_PLAIN, LAYOUT_FLAT, MAGIC, MAX_CHANGES, MAX_MEMBERS, VERSION, VirtualLayout, WHAT,
+};
 use crate::bytes::put_varint;
 use crate::dtype::ElementClass;
 use crate::error::{FormatError, Result};
@@ -72,8 +74,10 @@ pub fn encode(class: ElementClass, members: &[(u32, &Changes)]) -> Result<Encode
 }
 
 fn check_members(members: &[(u32, &Changes)]) -> Result<()> {
-    if members.len() as u64 > MAX_MEMBERS {
-        return Err(FormatError::invalid(WHAT, "too many members for one set"));
+    let changes: u64 = members.iter().map(|m| m.1.len()).sum();
+    if members.len() as u64 > MAX_MEMBERS || changes > MAX_CHANGES {
+        let why = "too many members or changes for one set";
+        return Err(FormatError::invalid(WHAT, why));
     }
     for (elements, changes) in members {
         if !(1..=PIECE_ELEMENTS).contains(&u64::from(*elements)) {

@@ -26,6 +26,8 @@ const LAYOUT_FLAT: u8 = 0;
 
 const MAX_MEMBERS: u64 = 1 << 20;
 const MAX_VIRTUAL_LEN: u64 = 1 << 26;
+/// A few bytes can say that a whole block has changed, so the changes have a cap of their own.
+const MAX_CHANGES: u64 = 1 << 23;
 
 /// Where each member begins in the virtual index space.
 #[derive(Debug, Clone, PartialEq)]
