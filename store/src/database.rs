@@ -158,7 +158,7 @@ impl Database {
         let cache = Cache::new_lru_cache(128 << 20);
         let mut options = Options::default();
         options.create_if_missing(create);
-        options.create_missing_column_families(true);
+        options.create_missing_column_families(create);
         options.set_db_write_buffer_size(128 << 20);
         options.set_max_total_wal_size(128 << 20);
         options.set_max_background_jobs(2);

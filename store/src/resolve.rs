@@ -26,15 +26,14 @@ impl Store {
                 let branch = branch.clone().unwrap_or_else(default_branch);
                 self.resolve_version(repo, &branch, *version)?
             }
-            SelectorKind::Meta(key, value) => {
-                let head = self.branch(repo, &default_branch())?.commit;
-                self.find_in_history(head, |c| c.meta.get(key) == Some(value))?
-                    .ok_or_else(|| {
-                        StoreError::not_found(
-                            "version",
-                            format!("with {key}={value} on main of {repo}"),
-                        )
-                    })?
+            SelectorKind::Meta(branch, key, value) => {
+                let branch = branch.clone().unwrap_or_else(default_branch);
+                let head = self.branch(repo, &branch)?.commit;
+                let found = self.find_in_history(head, |c| c.meta.get(key) == Some(value))?;
+                found.ok_or_else(|| {
+                    let name = format!("with {key}={value} on {branch} of {repo}");
+                    StoreError::not_found("version", name)
+                })?
             }
         };
         let mut at = start;

@@ -24,8 +24,8 @@ pub(crate) enum SelectorKind {
     Name(BranchName),
     /// A version number along a branch, `main` where none is named.
     Version(Option<BranchName>, Version),
-    /// The newest commit on `main` with this metadata.
-    Meta(String, String),
+    /// The newest commit with this metadata along a branch, `main` where none is named.
+    Meta(Option<BranchName>, String, String),
 }
 
 impl Selector {
@@ -37,10 +37,12 @@ impl Selector {
         }
     }
 
-    /// The same, with a bare `vN` meaning that version of `branch`.
+    /// The same, with a bare `vN` or `KEY=VALUE` meaning a version of `branch`.
     #[must_use]
     pub fn within(mut self, branch: &BranchName) -> Self {
-        if let SelectorKind::Version(unnamed @ None, _) = &mut self.kind {
+        if let SelectorKind::Version(unnamed @ None, _) | SelectorKind::Meta(unnamed @ None, ..) =
+            &mut self.kind
+        {
             *unnamed = Some(branch.clone());
         }
         self
@@ -92,7 +94,7 @@ impl FromStr for Selector {
                 return Err(invalid(format!("{text:?}: metadata is named as KEY=VALUE")));
             }
             return Ok(Self {
-                kind: SelectorKind::Meta(key.to_owned(), value.to_owned()),
+                kind: SelectorKind::Meta(None, key.to_owned(), value.to_owned()),
                 back: 0,
             });
         }
@@ -127,7 +129,7 @@ impl fmt::Display for Selector {
             SelectorKind::Name(name) => write!(f, "{name}")?,
             SelectorKind::Version(None, version) => write!(f, "{version}")?,
             SelectorKind::Version(Some(branch), version) => write!(f, "{branch}:{version}")?,
-            SelectorKind::Meta(key, value) => write!(f, "{key}={value}")?,
+            SelectorKind::Meta(_, key, value) => write!(f, "{key}={value}")?,
         }
         match self.back {
             0 => Ok(()),

@@ -86,6 +86,13 @@ impl Store {
                 if have == view.entry.id {
                     return Ok(TensorStats::default());
                 }
+                if view.entry.patch.is_none() {
+                    // What it changed from could not be read; it was stored whole.
+                    return Ok(TensorStats {
+                        changed: view.spec.elements(),
+                        patch_bytes: self.contents().record(key)?.whole_bytes,
+                    });
+                }
                 let from = ContentKey::new(key.class, have);
                 if let Some(edge) = self.contents().sound_edge(from, key.id)? {
                     return Ok(TensorStats {

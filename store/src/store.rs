@@ -37,6 +37,12 @@ pub struct Store {
 fn sweep_packs(folder: &Folder, database: &Database) -> Result<()> {
     let packs = folder.packs();
     let io = |e| StoreError::io(&packs, e);
+    if database.last_key(Table::Packs)?.is_none() && database.last_key(Table::Contents)?.is_some() {
+        return Err(StoreError::corrupt(
+            "the database",
+            "it has lost the list of its packs",
+        ));
+    }
     for entry in std::fs::read_dir(&packs).map_err(io)? {
         let path = entry.map_err(io)?.path();
         let stem = path
@@ -62,6 +68,16 @@ impl Store {
     pub fn init(root: &Path) -> Result<(Self, bool)> {
         let mut empty = true;
         let (folder, created) = Folder::init(root, |folder| {
+            let packs = folder.packs();
+            let lost = !folder.database().join("CURRENT").exists()
+                && std::fs::read_dir(&packs).is_ok_and(|mut entries| entries.next().is_some());
+            if lost {
+                let what = "it has packs but no database; restore the folder from a copy";
+                return Err(StoreError::corrupt(
+                    format!("the store {}", root.display()),
+                    what,
+                ));
+            }
             let database = Database::open(folder, true)?;
             // A store that has only lost its format file is still that store.
             empty = database.last_key(Table::Commits)?.is_none();

@@ -200,8 +200,8 @@ impl Store {
             return damaged("its tree does not say what the store holds");
         }
         let changed = before.filter(|&before| before != key.id);
-        if changed.is_some() != view.entry.patch.is_some() {
-            return damaged("its tree should list a patch, or should not");
+        if changed.is_none() && view.entry.patch.is_some() {
+            return damaged("its tree lists a patch, but nothing changed");
         }
         let edge = match changed {
             Some(before) => self
@@ -209,7 +209,7 @@ impl Store {
                 .edge(ContentKey::new(key.class, before), key.id)?,
             None => None,
         };
-        if edge.is_some_and(|edge| Some(edge.patch) != view.entry.patch) {
+        if edge.is_some_and(|edge| view.entry.patch.is_some_and(|listed| listed != edge.patch)) {
             return damaged("its tree lists another patch than is stored");
         }
         Ok(())
@@ -351,31 +351,29 @@ impl Store {
         Ok(())
     }
 
-    /// Every pack has the hash that is its name.
+    /// Every pack is there, and where some content is damaged, which packs do not have the hash that is their name. A
+    /// pack all of whose contents are sound may still hold a damaged base that was stored anew elsewhere.
     fn check_packs(&self, report: &mut VerifyReport, progress: &dyn Progress) -> Result<()> {
         progress.phase("hashing packs", None);
+        let damaged_contents = !report.ok();
         for row in self.database().scan(Table::Packs, b"") {
             stop_if_cancelled(progress)?;
-            let checked = row.and_then(|(key, _)| {
-                let damaged = |what: &str| {
-                    let name = key
-                        .iter()
-                        .map(|byte| format!("{byte:02x}"))
-                        .collect::<String>();
-                    StoreError::corrupt(format!("pack {name}"), what)
-                };
-                let name =
-                    <[u8; 32]>::try_from(&key[..]).map_err(|_| damaged("its name is no hash"))?;
-                let path = self.folder().packs().join(pack_file_name(name));
-                if !path.exists() {
-                    return Err(damaged("it is missing"));
-                }
-                match hash_pack(&path)? == name {
-                    true => Ok(()),
-                    false => Err(damaged("it does not hash to its name")),
-                }
-            });
+            let checked = row.and_then(|(key, _)| self.check_pack(&key, damaged_contents));
             report.note("damaged", checked)?;
+        }
+        Ok(())
+    }
+
+    fn check_pack(&self, key: &[u8], hash: bool) -> Result<()> {
+        let name = <[u8; 32]>::try_from(key)
+            .map_err(|_| StoreError::corrupt("a pack's row", "its name is no hash"))?;
+        let path = self.folder().packs().join(pack_file_name(name));
+        let damaged = |what: &str| StoreError::corrupt(format!("pack {}", path.display()), what);
+        if !path.exists() {
+            return Err(damaged("it is missing"));
+        }
+        if hash && hash_pack(&path)? != name {
+            return Err(damaged("it does not hash to its name"));
         }
         Ok(())
     }

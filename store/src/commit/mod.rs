@@ -122,17 +122,26 @@ impl Writing<'_> {
     /// hand holds it, and stores it anew.
     pub(crate) fn is_sound(&self, key: ContentKey) -> Result<bool> {
         let contents = self.store.contents();
-        if contents.find(key)?.is_none() {
-            return Ok(false);
-        }
-        match contents
-            .open(key)
-            .and_then(|reader| reader.prove(|_| self.check_cancelled()))
-        {
-            Ok(()) => Ok(true),
+        let read = contents.find(key).and_then(|found| match found {
+            None => Ok(false),
+            Some(_) => {
+                contents.open(key)?.prove(|_| self.check_cancelled())?;
+                Ok(true)
+            }
+        });
+        match read {
             Err(StoreError::Corrupt { .. }) => Ok(false),
-            Err(other) => Err(other),
+            other => other,
         }
+    }
+
+    /// Whether `key` has a row but cannot be read.
+    pub(crate) fn is_damaged(&self, key: ContentKey) -> Result<bool> {
+        let known = self
+            .store
+            .database()
+            .contains(Table::Contents, &key.to_bytes())?;
+        Ok(known && !self.is_sound(key)?)
     }
 
     /// Whether the caller is the one to write the base of `key`: no other thread does.
@@ -159,7 +168,11 @@ impl Writing<'_> {
     ) -> Result<()> {
         let _rows = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, record) in contents {
-            if self.store.contents().find(key)?.is_none() {
+            let known = self
+                .store
+                .database()
+                .contains(Table::Contents, &key.to_bytes())?;
+            if !known {
                 batch.put(Table::Contents, key.to_bytes(), record.to_bytes());
             }
         }

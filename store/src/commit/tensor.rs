@@ -98,9 +98,21 @@ impl Writing<'_> {
             return Ok(());
         }
         let from = ContentKey::new(class, parent);
-        let reader = self.open_parent(task, from)?;
-        let old = reader.piece(0)?;
-        check_parent(from, TensorId::of(&old))?;
+        let read = self.open_parent(task, from).and_then(|reader| {
+            let old = reader.piece(0)?;
+            check_parent(from, TensorId::of(&old))?;
+            Ok((old, reader.is_long()))
+        });
+        let (old, long) = match read {
+            Ok(read) => read,
+            // Nothing can be diffed against a damaged content; the new one stands alone.
+            Err(StoreError::Corrupt { .. }) => {
+                let stored = self.store_whole(task, None, &new, id, packs, made)?;
+                made.tensors.push(stored);
+                return Ok(());
+            }
+            Err(other) => return Err(other),
+        };
         let changes = diff(class, &old, &new)?;
         let mut hasher = PatchHasher::new(class, parent, id, task.spec.elements());
         hasher.piece(0, &changes);
@@ -123,6 +135,12 @@ impl Writing<'_> {
             patch_bytes: 0,
             same_edge: None,
         };
+        let key = ContentKey::new(class, id);
+        if self.is_damaged(key)? {
+            let elements = task.spec.elements();
+            let whole = self.stream_base(class, elements, packs, |_| Ok(new.clone()))?;
+            self.add_base(class, elements, &whole, packs, made)?;
+        }
         if let Some(edge) = self.store.contents().sound_edge(from, id)? {
             made.tensors.push(StoredTensor {
                 patch_bytes: edge.bytes,
@@ -149,10 +167,15 @@ impl Writing<'_> {
             from,
             old,
             new,
-            rebase: reader.is_long(),
+            rebase: long && !self.has_base(ContentKey::new(class, id))?,
         };
         builder.push(elements, changes, waiting);
         Ok(())
+    }
+
+    fn has_base(&self, key: ContentKey) -> Result<bool> {
+        let found = self.store.contents().find(key)?;
+        Ok(found.is_some_and(|record| record.origin.base().is_some()))
     }
 
     fn open_parent(&self, task: &Task<'_>, from: ContentKey) -> Result<ContentReader<'_>> {
@@ -170,7 +193,9 @@ impl Writing<'_> {
     /// smaller than what the old content takes as a base.
     fn base_is_smaller(&self, from: ContentKey, changes: &Changes, new: &[u8]) -> Result<bool> {
         let whole = self.store.contents().record(from)?.whole_bytes;
-        if changes.len() < whole / CLOSE {
+        // A change takes at most its shift and a few bits of position.
+        let most = changes.len().saturating_mul(from.class.width() as u64 + 2);
+        if most < whole / CLOSE {
             return Ok(false);
         }
         let elements = (new.len() / from.class.width()) as u32;
@@ -314,7 +339,21 @@ impl Writing<'_> {
             return Ok(());
         };
         let from = ContentKey::new(class, parent);
-        let streamed = self.stream_edge(task, from)?;
+        let streamed = match self.stream_edge(task, from) {
+            Ok(streamed) => streamed,
+            // Nothing can be diffed against a damaged content; the new one stands alone, and mends it if it is the same.
+            Err(StoreError::Corrupt { .. }) => {
+                let read = |piece| self.read_piece(task, piece);
+                let whole = self.stream_base(class, elements, packs, read)?;
+                self.keep_base(class, elements, &whole, packs, made)?;
+                made.tensors.push(match whole.id == parent {
+                    true => task.unchanged(parent, moments),
+                    false => task.whole(&whole, None),
+                });
+                return Ok(());
+            }
+            Err(other) => return Err(other),
+        };
         if streamed.id == parent {
             made.tensors.push(task.unchanged(parent, moments));
             return Ok(());
@@ -331,6 +370,11 @@ impl Writing<'_> {
             patch_bytes: streamed.bytes,
             same_edge: None,
         };
+        let key = ContentKey::new(class, streamed.id);
+        if self.is_damaged(key)? {
+            let whole = self.stream_same_base(task, streamed.id, packs)?;
+            self.add_base(class, elements, &whole, packs, made)?;
+        }
         if let Some(edge) = self.store.contents().sound_edge(from, streamed.id)? {
             stored.patch_bytes = edge.bytes;
             self.take_back_sets(&streamed)?;
@@ -340,7 +384,7 @@ impl Writing<'_> {
             self.take_back_sets(&streamed)?;
         } else {
             let mut batch = Batch::default();
-            let rebase = streamed.rebase;
+            let rebase = streamed.rebase && !self.has_base(key)?;
             let content = self.put_edge(&mut batch, from, &stored, elements, streamed.pieces)?;
             self.write_with_contents(batch, [content])?;
             if rebase {
@@ -363,17 +407,34 @@ impl Writing<'_> {
 
     /// Diff a tensor of several pieces against the parent's content, storing and proving each piece as it goes.
     fn stream_edge(&self, task: &Task<'_>, from: ContentKey) -> Result<StreamedEdge> {
-        let class = task.spec.class;
-        let reader = self.open_parent(task, from)?;
-        let (mut old_hasher, mut new_hasher) = (blake3::Hasher::new(), blake3::Hasher::new());
         let mut edge = StreamedEdge {
             id: from.id,
             sums: Touched::default(),
             changed: 0,
             bytes: 0,
             pieces: Vec::new(),
-            rebase: reader.is_long(),
+            rebase: false,
         };
+        match self.stream_pieces(task, from, &mut edge) {
+            Ok(()) => Ok(edge),
+            Err(error) => {
+                // What was stored so far leads nowhere; the first error is the one to tell.
+                let _ = self.take_back_sets(&edge);
+                Err(error)
+            }
+        }
+    }
+
+    fn stream_pieces(
+        &self,
+        task: &Task<'_>,
+        from: ContentKey,
+        edge: &mut StreamedEdge,
+    ) -> Result<()> {
+        let class = task.spec.class;
+        let reader = self.open_parent(task, from)?;
+        let (mut old_hasher, mut new_hasher) = (blake3::Hasher::new(), blake3::Hasher::new());
+        edge.rebase = reader.is_long();
         for piece in 0..piece_count(task.spec.elements()) {
             self.check_cancelled()?;
             let new = self.read_piece(task, piece)?;
@@ -407,7 +468,7 @@ impl Writing<'_> {
         }
         check_parent(from, TensorId(*old_hasher.finalize().as_bytes()))?;
         edge.id = TensorId(*new_hasher.finalize().as_bytes());
-        Ok(edge)
+        Ok(())
     }
 
     /// The id of a streamed edge: it covers the content's id, known only at the end, so the pieces are read again.

@@ -195,3 +195,15 @@ fn a_change_that_makes_content_simple_is_stored_whole() {
     assert!(zeros.patch_bytes < 1000, "{zeros:?}");
     check_content(&store, zeros.id, &version);
 }
+
+#[test]
+fn eight_byte_elements_that_become_simple_are_stored_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    let mut version = MemoryCheckpoint::new(&[("w", Dtype::I64, vec![100_000])]);
+    commit(&store, &version);
+    version.data[8..].fill(0);
+    let zeros = commit(&store, &version);
+    assert!(zeros.patch_bytes < 10_000, "{zeros:?}");
+    check_content(&store, zeros.id, &version);
+}

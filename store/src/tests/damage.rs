@@ -25,8 +25,9 @@ fn damage_to_a_pack_is_found_named_and_never_returned() {
     };
     let report = store.verify(&options, &Silent).expect("the check runs");
     assert!(!report.ok());
-    let next = store.commit(&request("main"), &mixed().step(9, 300), &Silent);
-    assert!(matches!(next, Err(StoreError::Corrupt { .. })), "{next:?}");
+    let next = mixed().step(9, 300);
+    let stored = commit(&store, &next);
+    check_content(&store, stored.id, &next);
     drop(store);
     for pack in &packs {
         let file = std::fs::OpenOptions::new()
@@ -160,4 +161,55 @@ fn packs_that_nothing_names_are_swept_when_the_store_is_opened() {
     let store = Store::open(folder.path()).expect("open");
     assert_eq!(count(), before);
     check_content(&store, first.id, &mixed());
+}
+
+#[test]
+fn a_content_that_is_reached_by_an_edge_is_mended_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    let (a, b) = (mixed(), mixed().step(5, 300));
+    commit(&store, &a);
+    drop(store);
+    for pack in std::fs::read_dir(folder.path().join("packs")).expect("packs") {
+        let pack = pack.expect("entry").path();
+        let mut bytes = std::fs::read(&pack).expect("read");
+        for at in (40..bytes.len()).step_by(1000) {
+            bytes[at] ^= 1;
+        }
+        std::fs::write(pack, bytes).expect("write");
+    }
+    let store = Store::open(folder.path()).expect("open");
+    let elsewhere = |checkpoint: &MemoryCheckpoint| {
+        let request = CommitRequest {
+            repo: RepoName::new("other").expect("valid"),
+            ..request("main")
+        };
+        store.commit(&request, checkpoint, &Silent).expect("commit")
+    };
+    check_content(&store, elsewhere(&b).id, &b);
+    check_content(&store, elsewhere(&a).id, &a);
+    check_content(&store, commit(&store, &b).id, &b);
+    let options = VerifyOptions {
+        read_data_percent: Some(100.0),
+    };
+    let report = store.verify(&options, &Silent).expect("the check runs");
+    assert_eq!(report.problems, []);
+}
+
+#[test]
+fn packs_without_a_database_are_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, _) = Store::init(folder.path()).expect("init");
+    commit(&store, &mixed());
+    drop(store);
+    std::fs::remove_dir_all(folder.path().join("db")).expect("remove");
+    std::fs::remove_file(folder.path().join("FORMAT")).expect("remove");
+    let made = Store::init(folder.path());
+    assert!(matches!(made, Err(StoreError::Corrupt { .. })), "{made:?}");
+    assert!(
+        std::fs::read_dir(folder.path().join("packs"))
+            .expect("packs")
+            .count()
+            > 0
+    );
 }
