@@ -117,7 +117,10 @@ fn pieces_of_full_length_read_back() {
         let members: Members = (lengths.into_iter().zip(1..))
             .map(|(n, seed)| (n, weights::changes(class, n, density, update, seed)))
             .collect();
-        check_round_trip(class, &members);
+        // Two full pieces that have changed throughout come close to the most changes of a set.
+        let (pieces, rest) = members.split_at(2);
+        check_round_trip(class, &[&pieces[..1], rest].concat());
+        check_round_trip(class, &pieces[1..]);
     }
 }
 
@@ -134,6 +137,12 @@ fn what_no_set_can_hold_is_refused() {
     let mut most = vec![(PIECE_ELEMENTS as u32, &none); 16];
     assert!(encode(class, &most).is_ok());
     most.push((1, &none));
+    assert!(encode(class, &most).is_err());
+    // So do 2^23 changes.
+    let all = weights::changes(class, PIECE_ELEMENTS as u32, Density::All, Update::Step, 1);
+    let mut most = vec![(PIECE_ELEMENTS as u32, &all); 2];
+    assert!(encode(class, &most).is_ok());
+    most.push((11, &past));
     assert!(encode(class, &most).is_err());
 }
 
