@@ -7,6 +7,7 @@
 mod base;
 mod files;
 mod item;
+mod large;
 mod revert;
 mod tensor;
 

@@ -11,14 +11,14 @@ use crate::records::{ContentKey, ContentRecord, EdgeRecord, Origin, PieceLocatio
 use deltaic_format::ids::{PatchId, TensorId};
 use deltaic_format::object::TensorEntry;
 use deltaic_format::patch::{
-    Changes, PIECE_ELEMENTS, PatchHasher, Touched, apply, diff, piece_count, piece_len, touched,
+    Changes, PIECE_ELEMENTS, PatchHasher, Touched, apply, diff, piece_len, touched,
 };
 use deltaic_format::patch_set::{self, SetBuilder};
 use deltaic_format::{ElementClass, Moments};
 use std::collections::BTreeMap;
 
 /// Patches that take less than one in so many bytes of the old content's base are smaller than any new base.
-const CLOSE: u64 = 8;
+pub(super) const CLOSE: u64 = 8;
 
 /// A tensor that is stored.
 pub(crate) struct StoredTensor {
@@ -39,6 +39,13 @@ struct Waiting {
     new: Vec<u8>,
     /// Whether the parent's chain is so long that the new content gets a base as well.
     rebase: bool,
+}
+
+/// The content that a tensor of one piece is diffed against.
+struct Parent {
+    content: Vec<u8>,
+    /// Whether its chain is so long that what is made from it gets a base.
+    long: bool,
 }
 
 type Builders = BTreeMap<ElementClass, SetBuilder<Waiting>>;
@@ -66,7 +73,7 @@ impl Writing<'_> {
         }
     }
 
-    fn read_piece(&self, task: &Task<'_>, piece: u64) -> Result<Vec<u8>> {
+    pub(super) fn read_piece(&self, task: &Task<'_>, piece: u64) -> Result<Vec<u8>> {
         let width = task.spec.class.width() as u64;
         let len = piece_len(task.spec.elements(), piece) * width;
         let mut content = vec![0; len as usize];
@@ -98,87 +105,114 @@ impl Writing<'_> {
             return Ok(());
         }
         let from = ContentKey::new(class, parent);
-        let read = self.open_parent(task, from).and_then(|reader| {
-            let old = reader.piece(0)?;
-            check_parent(from, TensorId::of(&old))?;
-            Ok((old, reader.is_long()))
-        });
-        let (old, long) = match read {
-            Ok(read) => read,
-            // Nothing can be diffed against a damaged content; the new one stands alone.
-            Err(StoreError::Corrupt { .. }) => {
+        match self.read_parent(task, from)? {
+            Some(old) => {
+                self.store_change(task, (from, moments), old, (id, new), builders, packs, made)
+            }
+            None => {
+                // Nothing can be diffed against a damaged content; the new one stands alone.
                 let stored = self.store_whole(task, None, &new, id, packs, made)?;
                 made.tensors.push(stored);
-                return Ok(());
+                Ok(())
             }
-            Err(other) => return Err(other),
-        };
-        let changes = diff(class, &old, &new)?;
-        let mut hasher = PatchHasher::new(class, parent, id, task.spec.elements());
+        }
+    }
+
+    /// The parent's content of a tensor of one piece; `None` if it is damaged.
+    fn read_parent(&self, task: &Task<'_>, from: ContentKey) -> Result<Option<Parent>> {
+        let read = self.open_parent(task, from).and_then(|reader| {
+            let content = reader.piece(0)?;
+            check_parent(from, TensorId::of(&content))?;
+            let long = reader.is_long();
+            Ok(Parent { content, long })
+        });
+        match read {
+            Ok(parent) => Ok(Some(parent)),
+            Err(StoreError::Corrupt { .. }) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Store what turned the parent's content into `new`: as an edge, which waits for its set, or as a base.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "two contents, and the three places that things go to"
+    )]
+    fn store_change(
+        &self,
+        task: &Task<'_>,
+        (from, moments): (ContentKey, Moments),
+        old: Parent,
+        (id, new): (TensorId, Vec<u8>),
+        builders: &mut Builders,
+        packs: &mut PackWriter<'_>,
+        made: &mut Made,
+    ) -> Result<()> {
+        let (class, elements) = (task.spec.class, task.spec.elements());
+        let key = ContentKey::new(class, id);
+        let changes = diff(class, &old.content, &new)?;
+        let mut hasher = PatchHasher::new(class, from.id, id, elements);
         hasher.piece(0, &changes);
-        let patch = hasher.finish();
+        let patch = Some(hasher.finish());
         if self.base_is_smaller(from, &changes, &new)? {
-            let mut stored = self.store_whole(task, Some(patch), &new, id, packs, made)?;
+            let mut stored = self.store_whole(task, patch, &new, id, packs, made)?;
             stored.changed = changes.len();
             made.tensors.push(stored);
             return Ok(());
         }
-        let sums = touched(class, 0, &old, &changes)?;
-        let stored = StoredTensor {
+        if self.is_damaged(key)? {
+            let whole = self.stream_base(class, elements, packs, |_| Ok(new.clone()))?;
+            self.add_base(class, elements, &whole, packs, made)?;
+        }
+        let sums = touched(class, 0, &old.content, &changes)?;
+        let mut stored = StoredTensor {
             index: task.index,
             entry: TensorEntry {
                 id,
                 moments: after(from, moments, &sums)?,
-                patch: Some(patch),
+                patch,
             },
             changed: changes.len(),
             patch_bytes: 0,
             same_edge: None,
         };
-        let key = ContentKey::new(class, id);
-        if self.is_damaged(key)? {
-            let elements = task.spec.elements();
-            let whole = self.stream_base(class, elements, packs, |_| Ok(new.clone()))?;
-            self.add_base(class, elements, &whole, packs, made)?;
-        }
         if let Some(edge) = self.store.contents().sound_edge(from, id)? {
-            made.tensors.push(StoredTensor {
-                patch_bytes: edge.bytes,
-                ..stored
-            });
+            stored.patch_bytes = edge.bytes;
+            made.tensors.push(stored);
             return Ok(());
         }
         if !self.claim_edge(from, id) {
-            made.tensors.push(StoredTensor {
-                same_edge: Some((from, id)),
-                ..stored
-            });
+            stored.same_edge = Some((from, id));
+            made.tensors.push(stored);
             return Ok(());
         }
         let builder = builders
             .entry(class)
             .or_insert_with(|| SetBuilder::new(class));
-        let elements = task.spec.elements() as u32;
-        if builder.is_full_for(elements) {
+        if builder.is_full_for(elements as u32) {
             self.store_set(builder, packs, made)?;
         }
         let waiting = Waiting {
             stored,
             from,
-            old,
+            old: old.content,
             new,
-            rebase: long && !self.has_base(ContentKey::new(class, id))?,
+            rebase: old.long && !self.has_base(key)?,
         };
-        builder.push(elements, changes, waiting);
+        builder.push(elements as u32, changes, waiting);
         Ok(())
     }
 
-    fn has_base(&self, key: ContentKey) -> Result<bool> {
+    pub(super) fn has_base(&self, key: ContentKey) -> Result<bool> {
         let found = self.store.contents().find(key)?;
         Ok(found.is_some_and(|record| record.origin.base().is_some()))
     }
 
-    fn open_parent(&self, task: &Task<'_>, from: ContentKey) -> Result<ContentReader<'_>> {
+    pub(super) fn open_parent(
+        &self,
+        task: &Task<'_>,
+        from: ContentKey,
+    ) -> Result<ContentReader<'_>> {
         let reader = self.store.contents().open(from)?;
         if reader.elements() != task.spec.elements() {
             return Err(StoreError::corrupt(
@@ -287,7 +321,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    fn write_set(&self, bytes: &[u8]) -> Result<u64> {
+    pub(super) fn write_set(&self, bytes: &[u8]) -> Result<u64> {
         let number = self.store.allocate_set();
         let mut batch = Batch::default();
         batch.put(Table::PatchSets, number.to_be_bytes(), bytes);
@@ -296,7 +330,7 @@ impl Writing<'_> {
     }
 
     /// Add an edge to `batch`; returns what is to be known of the content that it leads to.
-    fn put_edge(
+    pub(super) fn put_edge(
         &self,
         batch: &mut Batch,
         from: ContentKey,
@@ -322,220 +356,10 @@ impl Writing<'_> {
         };
         Ok((to, record))
     }
-
-    fn store_large(
-        &self,
-        task: &Task<'_>,
-        packs: &mut PackWriter<'_>,
-        made: &mut Made,
-    ) -> Result<()> {
-        let class = task.spec.class;
-        let elements = task.spec.elements();
-        let Some((parent, moments)) = task.parent else {
-            let whole =
-                self.stream_base(class, elements, packs, |piece| self.read_piece(task, piece))?;
-            self.keep_base(class, elements, &whole, packs, made)?;
-            made.tensors.push(task.whole(&whole, None));
-            return Ok(());
-        };
-        let from = ContentKey::new(class, parent);
-        let streamed = match self.stream_edge(task, from) {
-            Ok(streamed) => streamed,
-            // Nothing can be diffed against a damaged content; the new one stands alone, and mends it if it is the same.
-            Err(StoreError::Corrupt { .. }) => {
-                let read = |piece| self.read_piece(task, piece);
-                let whole = self.stream_base(class, elements, packs, read)?;
-                self.keep_base(class, elements, &whole, packs, made)?;
-                made.tensors.push(match whole.id == parent {
-                    true => task.unchanged(parent, moments),
-                    false => task.whole(&whole, None),
-                });
-                return Ok(());
-            }
-            Err(other) => return Err(other),
-        };
-        if streamed.id == parent {
-            made.tensors.push(task.unchanged(parent, moments));
-            return Ok(());
-        }
-        let patch = self.patch_id(task, from, &streamed)?;
-        let mut stored = StoredTensor {
-            index: task.index,
-            entry: TensorEntry {
-                id: streamed.id,
-                moments: after(from, moments, &streamed.sums)?,
-                patch: Some(patch),
-            },
-            changed: streamed.changed,
-            patch_bytes: streamed.bytes,
-            same_edge: None,
-        };
-        let key = ContentKey::new(class, streamed.id);
-        if self.is_damaged(key)? {
-            let whole = self.stream_same_base(task, streamed.id, packs)?;
-            self.add_base(class, elements, &whole, packs, made)?;
-        }
-        if let Some(edge) = self.store.contents().sound_edge(from, streamed.id)? {
-            stored.patch_bytes = edge.bytes;
-            self.take_back_sets(&streamed)?;
-        } else if let Some(whole) = self.smaller_base(task, from, &streamed, packs)? {
-            stored.patch_bytes = whole.base_len;
-            self.keep_base(class, elements, &whole, packs, made)?;
-            self.take_back_sets(&streamed)?;
-        } else {
-            let mut batch = Batch::default();
-            let rebase = streamed.rebase && !self.has_base(key)?;
-            let content = self.put_edge(&mut batch, from, &stored, elements, streamed.pieces)?;
-            self.write_with_contents(batch, [content])?;
-            if rebase {
-                let whole = self.stream_same_base(task, stored.entry.id, packs)?;
-                self.add_base(class, elements, &whole, packs, made)?;
-            }
-        }
-        made.tensors.push(stored);
-        Ok(())
-    }
-
-    /// Remove the sets of an edge that turned out not to be needed.
-    fn take_back_sets(&self, edge: &StreamedEdge) -> Result<()> {
-        let mut batch = Batch::default();
-        for location in &edge.pieces {
-            batch.delete(Table::PatchSets, location.set.to_be_bytes());
-        }
-        self.store.database().take_back(batch, edge.bytes)
-    }
-
-    /// Diff a tensor of several pieces against the parent's content, storing and proving each piece as it goes.
-    fn stream_edge(&self, task: &Task<'_>, from: ContentKey) -> Result<StreamedEdge> {
-        let mut edge = StreamedEdge {
-            id: from.id,
-            sums: Touched::default(),
-            changed: 0,
-            bytes: 0,
-            pieces: Vec::new(),
-            rebase: false,
-        };
-        match self.stream_pieces(task, from, &mut edge) {
-            Ok(()) => Ok(edge),
-            Err(error) => {
-                // What was stored so far leads nowhere; the first error is the one to tell.
-                let _ = self.take_back_sets(&edge);
-                Err(error)
-            }
-        }
-    }
-
-    fn stream_pieces(
-        &self,
-        task: &Task<'_>,
-        from: ContentKey,
-        edge: &mut StreamedEdge,
-    ) -> Result<()> {
-        let class = task.spec.class;
-        let reader = self.open_parent(task, from)?;
-        let (mut old_hasher, mut new_hasher) = (blake3::Hasher::new(), blake3::Hasher::new());
-        edge.rebase = reader.is_long();
-        for piece in 0..piece_count(task.spec.elements()) {
-            self.check_cancelled()?;
-            let new = self.read_piece(task, piece)?;
-            self.progress.advance(new.len() as u64);
-            let mut old = reader.piece(piece)?;
-            new_hasher.update(&new);
-            old_hasher.update(&old);
-            let changes = diff(class, &old, &new)?;
-            if changes.is_empty() {
-                continue;
-            }
-            edge.changed += changes.len();
-            edge.sums
-                .add(&touched(class, piece * PIECE_ELEMENTS, &old, &changes)?);
-            let elements = piece_len(task.spec.elements(), piece) as u32;
-            let bytes = patch_set::encode(class, &[(elements, &changes)])?.bytes;
-            let set = self.write_set(&bytes)?;
-            edge.bytes += bytes.len() as u64;
-            edge.pieces.push(PieceLocation {
-                piece,
-                set,
-                member: 0,
-            });
-            let read_back = self.store.contents().read_set(set)?;
-            prove(
-                from,
-                &read_back.into_iter().next().unwrap_or_default(),
-                &mut old,
-                &new,
-            )?;
-        }
-        check_parent(from, TensorId(*old_hasher.finalize().as_bytes()))?;
-        edge.id = TensorId(*new_hasher.finalize().as_bytes());
-        Ok(())
-    }
-
-    /// The id of a streamed edge: it covers the content's id, known only at the end, so the pieces are read again.
-    fn patch_id(&self, task: &Task<'_>, from: ContentKey, edge: &StreamedEdge) -> Result<PatchId> {
-        let mut hasher = PatchHasher::new(from.class, from.id, edge.id, task.spec.elements());
-        for location in &edge.pieces {
-            let changes = self.store.contents().read_set(location.set)?;
-            hasher.piece(
-                location.piece,
-                &changes.into_iter().next().unwrap_or_default(),
-            );
-        }
-        Ok(hasher.finish())
-    }
-
-    /// Read a tensor of several pieces a second time, and append its base to a pack.
-    fn stream_same_base(
-        &self,
-        task: &Task<'_>,
-        id: TensorId,
-        packs: &mut PackWriter<'_>,
-    ) -> Result<Whole> {
-        let elements = task.spec.elements();
-        let read = |piece| self.read_piece(task, piece);
-        let whole = self.stream_base(task.spec.class, elements, packs, read)?;
-        if whole.id == id {
-            return Ok(whole);
-        }
-        Err(StoreError::Checkpoint {
-            what: format!("tensor {:?} changed while it was read", task.spec.name),
-        })
-    }
-
-    /// Where the patch is large, make the base as well, and keep it in the pack if it is the smaller.
-    fn smaller_base(
-        &self,
-        task: &Task<'_>,
-        from: ContentKey,
-        edge: &StreamedEdge,
-        packs: &mut PackWriter<'_>,
-    ) -> Result<Option<Whole>> {
-        let whole = self.store.contents().record(from)?.whole_bytes;
-        if edge.bytes < whole / CLOSE {
-            return Ok(None);
-        }
-        let whole = self.stream_same_base(task, edge.id, packs)?;
-        if whole.base_len <= edge.bytes {
-            return Ok(Some(whole));
-        }
-        packs.discard_base()?;
-        Ok(None)
-    }
-}
-
-/// An edge whose pieces are stored while the tensor streams by.
-struct StreamedEdge {
-    id: TensorId,
-    sums: Touched,
-    changed: u64,
-    bytes: u64,
-    pieces: Vec<PieceLocation>,
-    /// Whether the parent's chain is so long that the new content gets a base as well.
-    rebase: bool,
 }
 
 impl Task<'_> {
-    fn unchanged(&self, id: TensorId, moments: Moments) -> StoredTensor {
+    pub(super) fn unchanged(&self, id: TensorId, moments: Moments) -> StoredTensor {
         StoredTensor {
             index: self.index,
             entry: TensorEntry {
@@ -549,7 +373,7 @@ impl Task<'_> {
         }
     }
 
-    fn whole(&self, whole: &Whole, patch: Option<PatchId>) -> StoredTensor {
+    pub(super) fn whole(&self, whole: &Whole, patch: Option<PatchId>) -> StoredTensor {
         StoredTensor {
             index: self.index,
             entry: TensorEntry {
@@ -565,7 +389,7 @@ impl Task<'_> {
 }
 
 /// What was read back of a patch turns the old content into the new one.
-fn prove(from: ContentKey, changes: &Changes, old: &mut [u8], new: &[u8]) -> Result<()> {
+pub(super) fn prove(from: ContentKey, changes: &Changes, old: &mut [u8], new: &[u8]) -> Result<()> {
     let applied = apply(from.class, old, changes);
     if applied.is_err() || old != new {
         return Err(StoreError::corrupt(
@@ -576,7 +400,7 @@ fn prove(from: ContentKey, changes: &Changes, old: &mut [u8], new: &[u8]) -> Res
     Ok(())
 }
 
-fn check_parent(from: ContentKey, found: TensorId) -> Result<()> {
+pub(super) fn check_parent(from: ContentKey, found: TensorId) -> Result<()> {
     if found == from.id {
         return Ok(());
     }
@@ -586,7 +410,7 @@ fn check_parent(from: ContentKey, found: TensorId) -> Result<()> {
     ))
 }
 
-fn after(from: ContentKey, moments: Moments, sums: &Touched) -> Result<Moments> {
+pub(super) fn after(from: ContentKey, moments: Moments, sums: &Touched) -> Result<Moments> {
     match sums.forward {
         Some(delta) => Ok(moments + delta),
         None => Err(StoreError::corrupt(
