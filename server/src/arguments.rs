@@ -1,9 +1,12 @@
 //! Arguments with a form of their own: `REPO@BRANCH`, `REPO@A..B`, `KEY=VALUE`, `200M`, percentages.
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use deltaic_format::name::{BranchName, RepoName};
-use deltaic_store::{DEFAULT_BRANCH, Selector};
+use deltaic_store::{DEFAULT_BRANCH, RevisionSpec, Selector};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// `REPO[@BRANCH]`: where something is committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,33 +35,112 @@ impl fmt::Display for BranchSpec {
     }
 }
 
-/// `REPO@A..B`: two versions of a repository.
+/// `REPO` or `REPO@A[..B]`: a repository, perhaps with two of its versions.
 #[derive(Debug, Clone)]
-pub struct RangeSpec {
+pub struct RangeTarget {
     /// The repository.
     pub repo: RepoName,
-    /// The version that is left.
-    pub from: Selector,
-    /// The version that is reached, `main` if not given.
-    pub to: Selector,
+    /// The versions, if they stand here.
+    pub ends: Option<Ends>,
 }
 
-impl FromStr for RangeSpec {
+impl FromStr for RangeTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let form = || format!("{text:?} is not of the form REPO@A..B, such as acme/policy@v3..v7");
-        let (repo, range) = text.split_once('@').ok_or_else(form)?;
-        let (from, to) = range.split_once("..").unwrap_or((range, DEFAULT_BRANCH));
-        if from.is_empty() {
-            return Err(form());
-        }
+        let (repo, ends) = match text.split_once('@') {
+            Some((repo, ends)) => (repo, Some(ends.parse()?)),
+            None => (text, None),
+        };
         Ok(Self {
             repo: words(repo.parse())?,
-            from: words(from.parse())?,
-            to: words(if to.is_empty() { DEFAULT_BRANCH } else { to }.parse())?,
+            ends,
         })
     }
+}
+
+/// `A` or `A..B`: a version, or the one that is left and the one that is reached.
+#[derive(Debug, Clone)]
+pub struct Ends {
+    /// The version that is left.
+    pub from: RevisionOrNone,
+    /// The version that is reached, if it stands here.
+    pub to: Option<Selector>,
+}
+
+impl FromStr for Ends {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (from, to) = match text.split_once("..") {
+            Some((from, "")) => (from, Some(DEFAULT_BRANCH)),
+            Some((from, to)) => (from, Some(to)),
+            None => (text, None),
+        };
+        if from.is_empty() || to.is_some_and(|to| to.starts_with('.')) {
+            return Err(format!("{text:?} is not of the form A..B, such as v3..v7"));
+        }
+        Ok(Self {
+            from: from.parse()?,
+            to: to.map(|to| words(to.parse())).transpose()?,
+        })
+    }
+}
+
+/// The two versions that are meant by `REPO@A..B`, `REPO@A B`, `REPO A..B` or `REPO A B`; nothing stands for main.
+///
+/// # Errors
+///
+/// If there are more or fewer.
+pub fn two_ends<'a>(
+    target: &'a RangeTarget,
+    first: Option<&'a Ends>,
+    second: Option<&'a Selector>,
+) -> Result<(&'a RevisionOrNone, Option<&'a Selector>), String> {
+    let repo = &target.repo;
+    let example = format!("such as {repo}@v3..v7");
+    match (&target.ends, first, second) {
+        (None, None, _) => Err(format!("name two versions of {repo}, {example}")),
+        (Some(ends), None, _) => Ok((&ends.from, ends.to.as_ref())),
+        (None, Some(ends), second) => match (&ends.to, second) {
+            (Some(_), Some(_)) => Err(format!(
+                "these are more than two versions; name two, {example}"
+            )),
+            (to, second) => Ok((&ends.from, to.as_ref().or(second))),
+        },
+        (
+            Some(Ends { from, to: None }),
+            Some(Ends {
+                from: RevisionOrNone::Revision(to),
+                to: None,
+            }),
+            None,
+        ) => Ok((from, Some(to))),
+        (Some(_), Some(_), _) => Err(format!(
+            "these are more than two versions; name two, {example}"
+        )),
+    }
+}
+
+/// `REPO[@REV][:PATH]`, where a folder's path may end in a slash.
+///
+/// # Errors
+///
+/// If it is none.
+pub fn revision(text: &str) -> Result<RevisionSpec, String> {
+    let plain = match text.trim_end_matches('/') {
+        plain if plain.contains(':') && !plain.ends_with(':') => plain,
+        _ => text,
+    };
+    words(plain.parse())
+}
+
+/// A folder to write to.
+pub fn folder() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(|text| match text.as_encoded_bytes() {
+        b"-" => Err("it is written to a folder, not to standard output"),
+        _ => Ok(PathBuf::from(text)),
+    })
 }
 
 /// A revision, or nothing at all.
@@ -106,6 +188,28 @@ pub fn percentage(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A duration, such as `30s`, `5m`, `2h` or `0s`.
+///
+/// # Errors
+///
+/// If it is no whole number with a unit, or longer than a year.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let form = || "it is a whole number with a unit, such as 30s, 5m or 2h; 0s is none".to_owned();
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(form)?;
+    let number: u64 = text[..at].parse().map_err(|_| form())?;
+    let unit = match &text[at..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(form()),
+    };
+    match number.checked_mul(unit) {
+        Some(seconds) if seconds <= 366 * 86_400 => Ok(Duration::from_secs(seconds)),
+        _ => Err(form()),
+    }
+}
+
 /// A count, such as `500000`, `200M` or `1.5G` (also `B`, as in a billion parameters).
 ///
 /// # Errors
@@ -146,15 +250,51 @@ mod tests {
     }
 
     #[test]
-    fn a_range_leads_to_main_unless_it_says_where() {
-        for text in ["acme/policy@v3", "acme/policy@v3..", "acme/policy@v3..main"] {
-            let range: RangeSpec = text.parse().expect("a range");
-            assert_eq!(range.from.to_string(), "v3", "{text}");
-            assert_eq!(range.to.to_string(), "main", "{text}");
+    fn two_versions_are_named_in_one_word_or_several() {
+        let read = |line: &str| -> Result<(String, Option<String>), String> {
+            let words: Vec<&str> = line.split(' ').collect();
+            let target: RangeTarget = words[0].parse()?;
+            let first = words.get(1).map(|word| word.parse::<Ends>()).transpose()?;
+            let second = words.get(2).map(|word| word.parse::<Selector>());
+            let second = second.transpose().map_err(|error| error.to_string())?;
+            let (from, to) = two_ends(&target, first.as_ref(), second.as_ref())?;
+            let from = match from {
+                RevisionOrNone::None => "none".to_owned(),
+                RevisionOrNone::Revision(from) => from.to_string(),
+            };
+            Ok((from, to.map(ToString::to_string)))
+        };
+        let both = Ok(("v3".to_owned(), Some("v7".to_owned())));
+        for line in ["a/b@v3..v7", "a/b v3..v7", "a/b v3 v7", "a/b@v3 v7"] {
+            assert_eq!(read(line), both, "{line}");
         }
-        for bad in ["acme/policy", "acme/policy@", "acme/policy@..v3", "@a..b"] {
-            assert!(bad.parse::<RangeSpec>().is_err(), "{bad:?}");
+        assert_eq!(read("a/b@v3"), Ok(("v3".to_owned(), None)));
+        assert_eq!(read("a/b v3"), Ok(("v3".to_owned(), None)));
+        let main = Ok(("v3".to_owned(), Some("main".to_owned())));
+        assert_eq!(read("a/b@v3.."), main);
+        let none = Ok(("none".to_owned(), Some("main".to_owned())));
+        assert_eq!(read("a/b none main"), none);
+        for bad in [
+            "a/b",
+            "a/b@",
+            "a/b@..v3",
+            "@a..b",
+            "a/b@v1...v3",
+            "a/b v1..v3 v4",
+            "a/b@v1..v2 v3",
+            "a/b@v1 v2 v3",
+        ] {
+            assert!(read(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_folder_in_a_version_may_end_in_a_slash() {
+        let read = |text: &str| revision(text).map(|spec| spec.to_string());
+        assert_eq!(read("a@v1:sub/"), Ok("a@v1:sub".to_owned()));
+        assert_eq!(read("a:sub"), Ok("a@main:sub".to_owned()));
+        assert!(read("a:/").is_err());
+        assert!(read("a/").is_err());
     }
 
     #[test]
@@ -163,6 +303,26 @@ mod tests {
         assert_eq!(metadata("a="), Ok(("a".to_owned(), String::new())));
         assert!(metadata("a").is_err());
         assert!(metadata("=a").is_err());
+    }
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for bad in [
+            "",
+            "5",
+            "s",
+            "-1s",
+            "1.5s",
+            "5 m",
+            "99999999999999999999s",
+            "9999d",
+            "5é",
+        ] {
+            assert!(duration(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command line: flags that apply everywhere, and the commands.
 
+use crate::arguments::duration;
 use crate::commands::{
     branch, commit, completions, demo, diff, doctor, export, init, log, man, plan, pull, repo,
     revert, show, stats, tag, verify,
@@ -7,8 +8,9 @@ use crate::commands::{
 use crate::output::ColorChoice;
 use crate::progress::ProgressChoice;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const LONG_ABOUT: &str = "\
 Deltaic keeps versions of model weights, as git keeps versions of source code. A trainer commits one \
@@ -24,9 +26,9 @@ Examples:
 Revisions: REPO (its branch main), REPO@BRANCH, REPO@main~3, REPO@v42 (of main),
   REPO@BRANCH:v42, REPO@step=1200 (metadata), REPO@TAG, REPO@ID (its beginning).
 
-Configuration: a flag comes first, then DELTAIC_STORE, then the config file
-  ($DELTAIC_CONFIG, or deltaic/config.toml in $XDG_CONFIG_HOME or ~/.config;
-  keys: store, color, progress), then the default.
+Configuration: a flag comes first, then DELTAIC_STORE or DELTAIC_WAIT, then the
+  config file ($DELTAIC_CONFIG, or deltaic/config.toml in $XDG_CONFIG_HOME or
+  ~/.config; keys: store, wait, color, progress), then the default.
   The default store is .deltaic-store in the working directory.
 
 Exit codes: 0 ok, 1 error, 2 usage, 10 not found, 11 conflict, 12 access denied,
@@ -73,6 +75,9 @@ pub struct GlobalArgs {
     /// Say when to use colors (NO_COLOR is respected).
     #[arg(long, global = true, value_name = "WHEN")]
     pub color: Option<ColorChoice>,
+    /// Wait this long for a store that another process uses, such as 5m; 0s does not wait [env: DELTAIC_WAIT] [default: 30s].
+    #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
+    pub wait: Option<Duration>,
     /// Say how to show progress.
     #[arg(long, global = true, value_name = "HOW")]
     pub progress: Option<ProgressChoice>,
@@ -102,6 +107,39 @@ pub enum Command {
     Man(man::ManArgs),
 }
 
+/// The command line as it is parsed: the help of a command tells of its own options, and names the global ones.
+pub fn command() -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    let global: Vec<String> = (command.get_arguments())
+        .filter(|argument| argument.is_global_set())
+        .map(|argument| argument.get_id().to_string())
+        .collect();
+    command.mut_subcommands(|sub| without_global(sub, &global))
+}
+
+fn without_global(command: clap::Command, global: &[String]) -> clap::Command {
+    const GLOBAL_HELP: &str = "\
+Global options (see `deltaic --help`):
+  --store DIR, --wait DURATION, --json, -q, -v, --color WHEN, --progress HOW";
+    let is_global = |id: &clap::Id| global.iter().any(|known| id == known.as_str());
+    let command = command.mut_args(|argument| {
+        let hidden = is_global(argument.get_id());
+        if hidden {
+            argument.hide(true)
+        } else {
+            argument
+        }
+    });
+    let help = match command.get_after_help() {
+        Some(examples) => format!("{examples}\n\n{GLOBAL_HELP}"),
+        None => GLOBAL_HELP.to_owned(),
+    };
+    command
+        .after_help(help)
+        .mut_subcommands(|sub| without_global(sub, global))
+}
+
 impl Command {
     /// Whether the command is of use where the config file is broken, because it reads none of it or says what is wrong.
     pub fn does_without_config(&self) -> bool {
@@ -112,7 +150,7 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::FromArgMatches;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -144,6 +182,27 @@ mod tests {
         check(&Cli::command());
     }
 
+    #[test]
+    fn the_help_of_a_command_is_about_that_command() {
+        let help = |line: &str| {
+            let result = command().try_get_matches_from(line.split_whitespace());
+            result.expect_err(line).to_string()
+        };
+        for line in [
+            "deltaic log --help",
+            "deltaic branch create -h",
+            "deltaic help log",
+        ] {
+            let text = help(line);
+            assert!(!text.contains("DELTAIC_STORE"), "{line}: {text}");
+            assert!(text.contains("see `deltaic --help`"), "{line}: {text}");
+        }
+        assert!(help("deltaic --help").contains("DELTAIC_STORE"));
+        let matches = command().try_get_matches_from(["deltaic", "stats", "--json"]);
+        let cli = Cli::from_arg_matches(&matches.expect("it is valid"));
+        assert!(cli.expect("it is valid").global.json);
+    }
+
     fn parses(line: &str) -> bool {
         Cli::try_parse_from(line.split_whitespace()).is_ok()
     }
@@ -159,6 +218,8 @@ mod tests {
             "deltaic show acme/policy@v42:model.safetensors",
             "deltaic diff acme/policy@v1..v3",
             "deltaic diff acme/policy@v1",
+            "deltaic diff acme/policy v1 v3",
+            "deltaic plan acme/policy v1..v3",
             "deltaic plan acme/policy v1 v3",
             "deltaic plan acme/policy none main",
             "deltaic export acme/policy@step=1200 -o out --force",
@@ -172,6 +233,7 @@ mod tests {
             "deltaic verify --read-data=5",
             "deltaic verify replica --json",
             "deltaic stats",
+            "deltaic stats --wait 5m",
             "deltaic stats acme/policy -v",
             "deltaic demo --params 10M --commits 4 --keep",
             "deltaic completions bash",
@@ -188,11 +250,14 @@ mod tests {
             "deltaic comit acme/policy ckpt",
             "deltaic commit acme/../policy ckpt",
             "deltaic commit acme/policy ckpt --meta step",
-            "deltaic diff acme/policy",
+            "deltaic pull acme/policy -o -",
+            "deltaic export acme/policy -o -",
+            "deltaic diff acme/policy@v1...v3",
             "deltaic pull acme/policy",
             "deltaic branch create acme/policy v3",
             "deltaic verify --read-data=0",
             "deltaic stats -q -v",
+            "deltaic stats --wait 5",
             "deltaic demo --commits 0",
         ] {
             assert!(!parses(line), "{line}");

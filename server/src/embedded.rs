@@ -31,7 +31,10 @@ fn pass(result: Result<(), Passing>) -> deltaic_client::Result<()> {
 impl Source for StoreSource<'_> {
     fn plan(&self, want: &Snapshot, wishes: &[TensorWish]) -> deltaic_client::Result<FetchPlan> {
         let plan = self.0.plan(want, wishes);
-        plan.map_err(|error| Passing::from(error).0)
+        let mut plan = plan.map_err(|error| Passing::from(error).0)?;
+        // Long paths add up to more than is ever sent.
+        plan.bytes = plan.bytes.min(want.full_bytes());
+        Ok(plan)
     }
 
     fn fetch(

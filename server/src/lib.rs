@@ -3,6 +3,7 @@
 //! | question | module |
 //! |---|---|
 //! | which commands and flags are there? | [`cli`], one file each in [`commands`] |
+//! | what may have been meant? | [`suggest`], [`spelling`] |
 //! | what applies where nothing is said? | [`settings`] |
 //! | how do errors become words and exit codes? | [`report`] |
 //! | how is something shown? | [`output`], [`table`], [`units`], [`progress`] |
@@ -25,17 +26,18 @@ pub mod progress;
 pub mod report;
 pub mod session;
 pub mod settings;
+pub mod spelling;
 pub mod suggest;
 pub mod table;
 pub mod units;
 pub mod versions;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use cli::{Cli, Command};
 use interrupt::Interrupt;
 use output::ColorChoice;
-use report::{Failure, Kind, REVISION_HINT, Result};
+use report::{Failure, Kind, REVISION_HINT, Result, with_store};
 use session::Session;
 use settings::Settings;
 use std::io;
@@ -43,15 +45,20 @@ use std::process::ExitCode;
 
 /// Run the program with the arguments and environment of this process.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = cli::command().try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return explain_usage(&error),
     };
     let settings = Settings::new(&cli.global);
     let (json, paint) = (settings.json, settings.color.paint(&io::stderr()));
+    let store = settings.store.clone().filter(|_| settings.store_is_flag);
     match run(cli.command, settings) {
         Ok(code) => code,
-        Err(failure) => {
+        Err(mut failure) => {
+            if let Some(dir) = store {
+                failure.hint = with_store(&failure.hint, &dir);
+            }
             failure.report(json, paint);
             failure.exit_code()
         }
@@ -110,6 +117,11 @@ fn usage_failure(error: &clap::Error, arguments: &[String], for_scripts: bool) -
     ) {
         return Failure::usage("a command is missing").hint(see);
     }
+    if let Some((command, word)) = misspelt_subcommand(error, arguments) {
+        let near = suggest::did_you_mean(word, ["create", "list", "delete"]);
+        let message = format!("unrecognized subcommand '{word}' of {command}");
+        return Failure::usage(message).hint(near.unwrap_or(see));
+    }
     let text = error.to_string();
     let parts: Vec<&str> = text.split("\n\n").map(str::trim).collect();
     let tip = parts.iter().find_map(|part| part.strip_prefix("tip: "));
@@ -125,11 +137,73 @@ fn usage_failure(error: &clap::Error, arguments: &[String], for_scripts: bool) -
             .collect::<Vec<_>>()
             .join("\n\n")
     };
-    Failure::usage(message).hint(match tip {
-        Some(tip) => tip.split_whitespace().collect::<Vec<_>>().join(" "),
+    let tip = tip.map(|tip| tip.split_whitespace().collect::<Vec<_>>().join(" "));
+    let hint = meant(error, arguments).or(tip);
+    Failure::usage(message).hint(match hint {
+        Some(hint) => hint,
         None if is_about_revision(error) => REVISION_HINT.to_owned(),
         None => see,
     })
+}
+
+/// The command and the word after it which is none of its subcommands, and which clap took for a repository.
+fn misspelt_subcommand<'a>(
+    error: &clap::Error,
+    arguments: &'a [String],
+) -> Option<(&'a str, &'a str)> {
+    let at = (arguments.iter()).position(|word| matches!(word.as_str(), "branch" | "tag"))?;
+    let word = arguments[at + 1..]
+        .iter()
+        .find(|word| !word.starts_with('-'))?;
+    let taken = matches!(
+        error.kind(),
+        ErrorKind::ArgumentConflict | ErrorKind::UnknownArgument
+    );
+    let known = ["create", "list", "delete", "help"].contains(&word.as_str());
+    (taken && !known).then_some((arguments[at].as_str(), word.as_str()))
+}
+
+/// What was probably meant by arguments that clap refuses.
+fn meant(error: &clap::Error, arguments: &[String]) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let command = commands_in(arguments).first().copied().unwrap_or_default();
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let name = text(ContextKind::InvalidSubcommand)?;
+            spelling::instead_of(name).map(str::to_owned)
+        }
+        ErrorKind::ValueValidation => {
+            let value = text(ContextKind::InvalidValue)?;
+            if command == "commit" {
+                let at = arguments.iter().position(|argument| argument == value)?;
+                let tip = (arguments.get(at + 1)).and_then(|next| spelling::swapped(value, next));
+                if tip.is_some() {
+                    return tip;
+                }
+            }
+            let argument = text(ContextKind::InvalidArg)?;
+            if argument.contains("--output") {
+                return Some("name a folder, which is made if it is not there".to_owned());
+            }
+            let revision = ["REV", "A", "B", "M", "N", "REPO"].iter().any(|name| {
+                argument.contains(&format!("<{name}")) || argument.contains(&format!("[{name}"))
+            });
+            let right = spelling::corrected(value).filter(|_| revision || argument.contains("REV"));
+            right.map(|right| format!("did you mean {right}?"))
+        }
+        ErrorKind::ArgumentConflict if command == "verify" => {
+            let at = arguments
+                .iter()
+                .position(|argument| argument == "--read-data")?;
+            let percent = arguments.get(at + 1)?;
+            arguments::percentage(percent).ok()?;
+            Some(format!("write --read-data={percent}"))
+        }
+        _ => None,
+    }
 }
 
 fn is_about_revision(error: &clap::Error) -> bool {
@@ -154,6 +228,7 @@ fn commands_in(arguments: &[String]) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     fn failure(line: &str, for_scripts: bool) -> Failure {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
@@ -172,15 +247,32 @@ mod tests {
     }
 
     #[test]
+    fn what_was_meant_is_told() {
+        let hint = |line| failure(line, false).hint;
+        assert_eq!(hint("deltaic diff a/b@v0...v1"), "did you mean a/b@v0..v1?");
+        assert_eq!(hint("deltaic plan a/b v0...v1"), "did you mean v0..v1?");
+        assert_eq!(hint("deltaic show a/b@main^"), "did you mean a/b@main~1?");
+        assert_eq!(hint("deltaic revert a/b main^^"), "did you mean main~2?");
+        assert_eq!(hint("deltaic verify --read-data 5"), "write --read-data=5");
+        let creat = failure("deltaic branch creat a/b dev", false);
+        assert_eq!(creat.message, "unrecognized subcommand 'creat' of branch");
+        assert_eq!(creat.hint, "did you mean create?");
+        assert_eq!(hint("deltaic version"), "use `deltaic --version`");
+        assert!(hint("deltaic gc --dry-run").contains("not there yet"));
+        assert!(hint("deltaic pull a/b -o -").contains("a folder"));
+        assert!(hint("deltaic commit /tmp acme/policy").contains("commit acme/policy /tmp"));
+    }
+
+    #[test]
     fn usage_errors_show_people_the_usage_and_where_to_read_on() {
         let missing = failure("deltaic branch create acme/policy", false);
         let usage = "\n\nUsage: deltaic branch create <REPO> <NAME> [REV]";
         assert!(missing.message.ends_with(usage), "{}", missing.message);
         assert_eq!(missing.hint, "see `deltaic branch create --help`");
         assert_eq!(failure("deltaic log a@x~y", false).hint, REVISION_HINT);
-        let range = failure("deltaic --json diff acme/policy", true);
+        let range = failure("deltaic --json diff", true);
         assert_eq!(range.hint, "see `deltaic diff --help`");
-        let nothing = failure("deltaic branch", true);
-        assert_eq!(nothing.hint, "see `deltaic branch --help`");
+        let nothing = failure("deltaic repo", true);
+        assert_eq!(nothing.hint, "see `deltaic repo --help`");
     }
 }

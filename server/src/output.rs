@@ -13,6 +13,15 @@ pub trait Answer: Serialize {
     ///
     /// If the page cannot be written.
     fn print(&self, page: &mut Page<'_>) -> io::Result<()>;
+
+    /// Print what is left of it for people who want quiet: the data that was asked for, not that all went well.
+    ///
+    /// # Errors
+    ///
+    /// If the page cannot be written.
+    fn print_quietly(&self, page: &mut Page<'_>) -> io::Result<()> {
+        self.print(page)
+    }
 }
 
 /// A page for people.
@@ -122,18 +131,26 @@ impl ColorChoice {
     }
 }
 
+/// Columns of the terminal that standard output is, if it is one.
+pub fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
 /// Standard output.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     json: bool,
+    quiet: bool,
     paint: Paint,
 }
 
 impl Output {
-    /// Standard output as JSON or for people.
-    pub fn new(json: bool, color: ColorChoice) -> Self {
+    /// Standard output as JSON or for people, who may want quiet.
+    pub fn new(json: bool, quiet: bool, color: ColorChoice) -> Self {
         Self {
             json,
+            quiet,
             paint: color.paint(&io::stdout()),
         }
     }
@@ -151,6 +168,7 @@ impl Output {
     pub fn answer(&self, answer: &impl Answer) -> Result<(), Failure> {
         self.write(|out| match self.json {
             true => write_document(out, answer),
+            false if self.quiet => answer.print_quietly(&mut Page::new(out, self.paint)),
             false => answer.print(&mut Page::new(out, self.paint)),
         })
     }

@@ -3,7 +3,8 @@
 use crate::interrupt::Interrupt;
 use crate::units;
 use deltaic_format::progress::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -108,16 +109,44 @@ fn new_bar(name: &'static str, total: Option<u64>) -> ProgressBar {
     bar.set_draw_target(ProgressDrawTarget::stderr());
     let template = match total {
         Some(_) => {
-            "{msg:>10} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, ETA {eta}"
+            "{msg:>10} [{bar:30}] {binary_bytes} of {bound}{binary_total_bytes}, {binary_bytes_per_sec}{left}"
         }
         None => "{msg:>10} {spinner} {binary_bytes}, {elapsed}",
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
+        let bound = bound(name);
+        let style = style
+            .with_key(
+                "bound",
+                move |_: &ProgressState, out: &mut dyn fmt::Write| {
+                    // A bar that cannot be written does not stop the work.
+                    let _ = out.write_str(bound);
+                },
+            )
+            .with_key("left", |state: &ProgressState, out: &mut dyn fmt::Write| {
+                let total = state.len().unwrap_or_default();
+                if can_be_foretold(state.pos(), total, state.elapsed()) {
+                    let _ = write!(out, ", ETA {}", units::time_left(state.eta()));
+                }
+            });
         bar.set_style(style.progress_chars("=> "));
     }
     bar.set_message(name);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+/// What stands before the total of a phase that may end sooner: what a patch takes is known when it is made.
+fn bound(phase: &str) -> &'static str {
+    match phase {
+        "receiving" => "at most ",
+        _ => "",
+    }
+}
+
+/// Whether enough is done to say when the rest will be.
+fn can_be_foretold(done: u64, total: u64, elapsed: Duration) -> bool {
+    elapsed >= Duration::from_secs(2) && done.saturating_mul(20) >= total && done > 0
 }
 
 /// A line every few seconds, such as `reading 1.2 GiB of 8.0 GiB, 410 MiB/s, ETA 16 s`, also while a phase has nothing
@@ -165,7 +194,10 @@ impl Lines {
     fn phase(&self, name: &'static str, total: Option<u64>) {
         let now = Instant::now();
         let mut state = lock(&self.shared.state);
-        self.shared.done.store(0, Ordering::Relaxed);
+        let done = self.shared.done.swap(0, Ordering::Relaxed);
+        if let Some(last) = &state.phase {
+            last.write_end(done, now);
+        }
         let mut phase = Phase {
             name,
             total,
@@ -188,7 +220,10 @@ impl Lines {
 
     /// Write no more lines until the next phase.
     fn clear(&self) {
-        lock(&self.shared.state).phase = None;
+        let last = lock(&self.shared.state).phase.take();
+        if let Some(last) = last {
+            last.write_end(self.shared.done.load(Ordering::Relaxed), Instant::now());
+        }
     }
 }
 
@@ -230,18 +265,39 @@ impl Phase {
         let _ = writeln!(io::stderr(), "{}", self.line(done, now - self.begun));
     }
 
+    /// Say that the phase is over, if a line has left it looking unfinished.
+    fn write_end(&self, done: u64, now: Instant) {
+        let elapsed = now - self.begun;
+        if self.total.is_some() && done > 0 && elapsed >= BETWEEN_LINES {
+            let (name, size, time) = (self.name, units::bytes(done), units::duration(elapsed));
+            let _ = writeln!(io::stderr(), "{name}: {size} in {time}");
+        }
+    }
+
     fn line(&self, done: u64, elapsed: Duration) -> String {
         let (name, size) = (self.name, units::bytes(done));
         let rate = units::rate(done, elapsed);
         match self.total {
-            Some(total) if done > 0 => {
+            Some(total) if can_be_foretold(done, total, elapsed) => {
                 let left = total.saturating_sub(done) as f64 / done as f64;
                 let eta = Duration::try_from_secs_f64(elapsed.as_secs_f64() * left)
                     .unwrap_or(Duration::MAX);
                 let (total, eta) = (units::bytes(total), units::time_left(eta));
-                format!("{name} {size} of {total}, {rate}, ETA {eta}")
+                let bound = bound(name);
+                format!("{name} {size} of {bound}{total}, {rate}, ETA {eta}")
             }
-            Some(total) => format!("{name} {size} of {}", units::bytes(total)),
+            Some(total) => {
+                let rate = if done > 0 {
+                    format!(", {rate}")
+                } else {
+                    String::new()
+                };
+                format!(
+                    "{name} {size} of {}{}{rate}",
+                    bound(name),
+                    units::bytes(total)
+                )
+            }
             None if done > 0 => format!("{name} {size}, {rate}"),
             None if elapsed < BETWEEN_LINES => format!("{name}…"),
             None => format!("{name}… {}", units::time_left(elapsed)),
@@ -278,6 +334,18 @@ mod tests {
         );
         assert_eq!(phase(None).line(done, time), "reading 1.2 GiB, 400 MiB/s");
         assert_eq!(phase(Some(1 << 20)).line(0, time), "reading 0 B of 1.0 MiB");
+        let receiving = Phase {
+            name: "receiving",
+            ..phase(Some(8 << 30))
+        };
+        assert_eq!(
+            receiving.line(300 << 20, time),
+            "receiving 300 MiB of at most 8.0 GiB, 100 MiB/s"
+        );
+        assert_eq!(
+            phase(Some(1 << 30)).line(512 << 20, Duration::from_secs(1)),
+            "reading 512 MiB of 1.0 GiB, 512 MiB/s"
+        );
     }
 
     #[test]

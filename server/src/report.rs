@@ -210,7 +210,10 @@ impl From<StoreError> for Failure {
 impl From<&StoreError> for Failure {
     fn from(error: &StoreError) -> Self {
         let (kind, hint) = match error {
-            StoreError::NotFound { kind, .. } => (Kind::NotFound, hint_for_missing(kind)),
+            StoreError::NotFound { kind, name } => {
+                let hint = hint_for_missing(kind, name);
+                return Self::new(Kind::NotFound, error.to_string()).hint(hint);
+            }
             // What to do about it, the command knows.
             StoreError::Conflict { .. } => (Kind::Conflict, general_hint(Kind::Conflict)),
             StoreError::Ambiguous { .. } => (Kind::Usage, "give more digits of the id"),
@@ -221,7 +224,8 @@ impl From<&StoreError> for Failure {
             StoreError::NoSpace { .. } => (Kind::NoSpace, general_hint(Kind::NoSpace)),
             StoreError::Locked { .. } => (
                 Kind::Unavailable,
-                "one process at a time opens a store: wait until the other one ends, or stop it",
+                "one process at a time uses a store: run the command again when the other one is done, or wait for it with a \
+                 longer --wait, such as --wait 10m",
             ),
             StoreError::StoreFormat { .. } => {
                 (Kind::Error, "use a build of deltaic that reads this format")
@@ -395,9 +399,16 @@ fn hint_for_io(error: &io::Error) -> Option<&'static str> {
     })
 }
 
-fn hint_for_missing(kind: &str) -> &'static str {
-    match kind {
-        "store" => "make one with `deltaic init DIR`, or name another with --store DIR",
+/// What to do about a `kind` of thing that is not there, which the store calls `name`, as in `v9 of acme/policy@main`.
+fn hint_for_missing(kind: &str, name: &str) -> String {
+    let repo = (name.rsplit_once(" of ")).and_then(|(_, of)| of.split(['@', ':', ',']).next());
+    let repo = repo.unwrap_or("REPO");
+    let hint = match kind {
+        "store" => {
+            return format!(
+                "make one with `deltaic init {name}`, or name another with --store DIR"
+            );
+        }
         "repository" => {
             "list repositories with `deltaic repo list`; a first commit makes a new one"
         }
@@ -406,7 +417,28 @@ fn hint_for_missing(kind: &str) -> &'static str {
         "version" | "commit" | "branch, tag or commit" => "list versions with `deltaic log REPO`",
         "file" | "tensor" => "list what a version holds with `deltaic show REPO@REV`",
         _ => general_hint(Kind::NotFound),
+    };
+    hint.replace(" REPO", &format!(" {repo}"))
+}
+
+/// `hint` with the store in `dir` named in every command that needs it, so that it can be pasted.
+pub fn with_store(hint: &str, dir: &Path) -> String {
+    const WITHOUT: [&str; 6] = ["init", "help", "man", "completions", "demo", "--"];
+    let command = "`deltaic ";
+    let mut parts = hint.split(command);
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let ends = part.find('`').unwrap_or(part.len());
+        let needs_none = WITHOUT.iter().any(|word| part.starts_with(word))
+            || part[..ends].contains("--help")
+            || part[..ends].contains("--store");
+        named.push_str(command);
+        if !needs_none {
+            named.push_str(&format!("--store {} ", dir.display()));
+        }
+        named.push_str(part);
     }
+    named
 }
 
 /// What to do about something in a checkpoint that cannot be committed, by what lies at `path`.

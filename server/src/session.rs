@@ -5,13 +5,15 @@ use crate::output::{Answer, Output};
 use crate::progress::Reporter;
 use crate::report::{Failure, Kind, Result, interrupted};
 use crate::settings::Settings;
+use crate::spelling;
 use crate::suggest;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName, TreePath};
-use deltaic_format::object::Snapshot;
+use deltaic_format::object::{RefRecord, Snapshot};
 use deltaic_store::{DEFAULT_BRANCH, RevisionSpec, Selector, Store, StoreError};
 use std::fmt;
 use std::io::{self, Write};
+use std::time::{Duration, Instant};
 
 /// One run of the program.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ impl Session {
     /// A run with these settings, which is stopped by `interrupt`.
     pub fn new(settings: Settings, interrupt: Interrupt) -> Self {
         Self {
-            output: Output::new(settings.json, settings.color),
+            output: Output::new(settings.json, settings.quiet, settings.color),
             progress: Reporter::new(settings.progress, interrupt.clone()),
             settings,
             interrupt,
@@ -43,7 +45,32 @@ impl Session {
     /// If none is named, or it cannot be opened.
     pub fn store(&self) -> Result<Store> {
         let dir = self.settings.store_dir()?;
-        Ok(Store::open(&dir)?)
+        self.wait_for(|| Store::open(&dir))
+    }
+
+    /// Do what needs a store, again and again while another process uses that, as long as the settings wait for it.
+    ///
+    /// # Errors
+    ///
+    /// If it fails, also for lack of patience, or the user stops.
+    pub fn wait_for<T>(&self, open: impl Fn() -> deltaic_store::Result<T>) -> Result<T> {
+        const AGAIN: Duration = Duration::from_millis(50);
+        let begun = Instant::now();
+        let mut told = false;
+        loop {
+            match open() {
+                Err(StoreError::Locked { holder, .. }) if begun.elapsed() < self.settings.wait => {
+                    if !told {
+                        self.talk(format_args!("waiting for the store: in use by {holder}"));
+                        told = true;
+                    }
+                    self.go_on()?;
+                    let left = self.settings.wait.saturating_sub(begun.elapsed());
+                    std::thread::sleep(AGAIN.min(left));
+                }
+                other => return Ok(other?),
+            }
+        }
     }
 
     /// Write the answer to standard output.
@@ -185,6 +212,28 @@ pub fn existing_repo(store: &Store, repo: &RepoName) -> Result<()> {
     Err(Failure::from(missing).hint_if(suggest::did_you_mean(repo.as_str(), names)))
 }
 
+/// The repository of a store that has one.
+///
+/// # Errors
+///
+/// If it has none, or several: the hint then tells how `command` names one.
+pub fn only_repo(store: &Store, command: &str) -> Result<RepoName> {
+    let mut repos = store.repos()?;
+    match repos.len() {
+        0 => Err(
+            Failure::new(Kind::NotFound, "the store has no repository yet")
+                .hint("make one with `deltaic commit REPO PATH`"),
+        ),
+        1 => Ok(repos.remove(0)),
+        _ => {
+            let names: Vec<&str> = repos.iter().map(RepoName::as_str).take(8).collect();
+            let message = format!("name a repository: the store has {}", names.join(", "));
+            let hint = format!("such as `deltaic {command} {}`", names[0]);
+            Err(Failure::usage(message).hint(hint))
+        }
+    }
+}
+
 fn is_version(text: &str) -> bool {
     let digits = text.strip_prefix('v').unwrap_or_default();
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -197,6 +246,12 @@ fn hint_for_missing(store: &Store, repo: &RepoName, selector: &Selector) -> Opti
     }
     let branches = store.branches(repo).ok()?;
     let text = selector.to_string();
+    if let Some(right) = spelling::corrected(&text)
+        && let Ok(right) = right.parse::<Selector>()
+        && store.resolve(repo, &right).is_ok()
+    {
+        return Some(format!("did you mean {repo}@{right}?"));
+    }
     if text.contains('=') {
         return Some(format!(
             "see what metadata versions have with `deltaic log {repo}`"
@@ -222,8 +277,27 @@ fn hint_for_missing(store: &Store, repo: &RepoName, selector: &Selector) -> Opti
     if let Some(hint) = suggest::did_you_mean(name, names()) {
         return Some(hint);
     }
+    if let Some(id) = begins_with(store, &branches, name) {
+        return Some(format!(
+            "an id is named by at least 4 of its digits: did you mean {repo}@{}?",
+            id.short()
+        ));
+    }
     let all: Vec<&str> = names().take(8).collect();
     (!all.is_empty()).then(|| format!("{repo} has the branches and tags {}", all.join(", ")))
+}
+
+/// The newest commit of a branch whose id begins with so few digits that no revision is made of them.
+fn begins_with(store: &Store, branches: &[RefRecord], digits: &str) -> Option<CommitId> {
+    const LOOKED_AT: usize = 10_000;
+    let few = digits.len() < 4 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let digits = digits.to_ascii_lowercase();
+    let mut commits = (branches.iter().filter(|_| few))
+        .flat_map(|branch| store.history(branch.commit).take(LOOKED_AT));
+    commits.find_map(|entry| {
+        let (id, _) = entry.ok()?;
+        id.to_string().starts_with(&digits).then_some(id)
+    })
 }
 
 #[cfg(test)]

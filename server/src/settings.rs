@@ -1,5 +1,6 @@
 //! What applies to every command: flags, else the environment, else the config file, else defaults.
 
+use crate::arguments;
 use crate::cli::GlobalArgs;
 use crate::output::ColorChoice;
 use crate::progress::ProgressChoice;
@@ -12,12 +13,15 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The folder that is the store where none is given, if it is there.
 pub const DEFAULT_STORE: &str = ".deltaic-store";
 
-const KEYS_HINT: &str =
-    "its keys are store (a folder), color (auto, always, never) and progress (auto, plain, none)";
+/// How long to wait for a store that another process uses, where nothing is said.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+const KEYS_HINT: &str = "its keys are store (a folder), wait (such as \"30s\"), color (auto, always, never) and progress (auto, plain, none)";
 
 const UNREADABLE_HINT: &str = "name a file that can be read with DELTAIC_CONFIG, or unset it; see to the permissions of the one in ~/.config";
 
@@ -26,6 +30,10 @@ const UNREADABLE_HINT: &str = "name a file that can be read with DELTAIC_CONFIG,
 pub struct Settings {
     /// The store's folder, where one is given.
     pub store: Option<PathBuf>,
+    /// Whether it was given as a flag.
+    pub store_is_flag: bool,
+    /// How long to wait for a store that another process uses.
+    pub wait: Duration,
     /// Whether scripts read the output.
     pub json: bool,
     /// Whether to say nothing but data and errors.
@@ -45,6 +53,7 @@ pub struct Settings {
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
     store: Option<PathBuf>,
+    wait: Option<String>,
     color: Option<ColorChoice>,
     progress: Option<ProgressChoice>,
 }
@@ -59,7 +68,12 @@ impl Settings {
             Ok(file) => (file.unwrap_or_default(), Ok(path)),
             Err(failure) => (ConfigFile::default(), Err(failure)),
         };
-        Self::combine(args, variable("DELTAIC_STORE"), file, config)
+        let mut settings = Self::combine(args, variable("DELTAIC_STORE"), file, config);
+        match variable("DELTAIC_WAIT").map(waiting).transpose() {
+            Ok(wait) => settings.wait = args.wait.or(wait).unwrap_or(settings.wait),
+            Err(failure) => settings.config = settings.config.and(Err(failure)),
+        }
+        settings
     }
 
     fn combine(
@@ -69,9 +83,12 @@ impl Settings {
         config: Result<Option<PathBuf>>,
     ) -> Self {
         let store = args.store.clone().filter(|dir| !dir.as_os_str().is_empty());
+        let wait = (file.wait.as_deref()).and_then(|wait| arguments::duration(wait).ok());
         let progress = args.progress.or(file.progress).unwrap_or_default();
         Self {
+            store_is_flag: store.is_some(),
             store: store.or(environment.map(PathBuf::from)).or(file.store),
+            wait: args.wait.or(wait).unwrap_or(DEFAULT_WAIT),
             json: args.json,
             quiet: args.quiet,
             verbose: args.verbose,
@@ -114,6 +131,11 @@ impl ConfigFile {
         }
         let config = Figment::from(Toml::file_exact(path)).extract();
         let mut config: Self = config.map_err(|error| invalid(explain(&error)).hint(KEYS_HINT))?;
+        if let Some(wait) = &config.wait
+            && let Err(form) = arguments::duration(wait)
+        {
+            return Err(invalid(format!("has a wait that is not valid: {form}")).hint(KEYS_HINT));
+        }
         let folder = path.parent().unwrap_or(Path::new(""));
         config.store = config.store.map(|dir| expand(&dir, folder));
         Ok(config)
@@ -140,6 +162,15 @@ fn expand(path: &Path, folder: &Path) -> PathBuf {
 /// A variable of the environment; an empty one is as good as none.
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The time to wait that the environment gives.
+fn waiting(text: OsString) -> Result<Duration> {
+    let text = text.to_string_lossy();
+    arguments::duration(&text).map_err(|form| {
+        Failure::usage(format!("DELTAIC_WAIT is {text:?}: {form}"))
+            .hint("unset it, or give it such a value")
+    })
 }
 
 /// The config file: the one that `DELTAIC_CONFIG` names, else the usual one if it is there.
@@ -193,6 +224,26 @@ mod tests {
     }
 
     #[test]
+    fn the_time_to_wait_has_its_places_too() {
+        let file = || config("wait = \"5m\"").expect("it is valid");
+        assert_eq!(
+            combine(&args(), None, ConfigFile::default()).wait,
+            DEFAULT_WAIT
+        );
+        assert_eq!(
+            combine(&args(), None, file()).wait,
+            Duration::from_secs(300)
+        );
+        let flags = GlobalArgs {
+            wait: Some(Duration::ZERO),
+            ..args()
+        };
+        assert_eq!(combine(&flags, None, file()).wait, Duration::ZERO);
+        assert_eq!(waiting("2s".into()), Ok(Duration::from_secs(2)));
+        assert_eq!(waiting("2".into()).map_err(|f| f.kind.code()), Err(2));
+    }
+
+    #[test]
     fn an_empty_variable_is_as_good_as_none_and_quiet_shows_no_progress() {
         let flags = GlobalArgs {
             store: Some("".into()),
@@ -209,6 +260,7 @@ mod tests {
         let message = |text| config(text).expect_err(text).message;
         assert!(message("stroe = 1").ends_with("has an unknown key, stroe"));
         assert!(message("color = \"blue\"").contains("has a color that is not valid"));
+        assert!(message("wait = \"soon\"").contains("has a wait that is not valid"));
         assert!(message("color = ").contains("config.toml is not valid"));
     }
 

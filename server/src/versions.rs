@@ -118,9 +118,9 @@ pub fn files_words(version: Version, changed: u64) -> Option<String> {
     (version > Version(0) && changed > 0).then(|| format!("{files} changed"))
 }
 
-/// The first line of what a commit's maker said, and its metadata.
+/// What a commit's maker said, on one line, and its metadata.
 pub fn summary(message: &str, meta: &BTreeMap<String, String>) -> String {
-    let first = message.lines().next().unwrap_or_default();
+    let first = message.trim_end();
     let pairs = meta.iter().map(|(key, value)| format!("{key}={value}"));
     let pairs = pairs.collect::<Vec<_>>().join(" ");
     match (first.is_empty(), pairs.is_empty()) {
@@ -145,10 +145,28 @@ pub fn name_of(
     }
 }
 
-/// Text from others, without what would steer a terminal.
+/// Dimensions: `4096x1024`.
+pub fn shape_text(shape: &[u64]) -> String {
+    if shape.is_empty() {
+        return "scalar".to_owned();
+    }
+    shape
+        .iter()
+        .map(u64::to_string)
+        .collect::<Vec<_>>()
+        .join("x")
+}
+
+/// Text from others, with what would steer a terminal escaped: `\n`, `\u{1b}`.
 pub fn printable(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().map(shown).collect()
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// Serialise as its text.
@@ -230,10 +248,16 @@ mod tests {
     }
 
     #[test]
+    fn shapes_are_short() {
+        assert_eq!(shape_text(&[4096, 1024]), "4096x1024");
+        assert_eq!(shape_text(&[]), "scalar");
+    }
+
+    #[test]
     fn messages_are_one_line_and_steer_no_terminal() {
         let meta = BTreeMap::from([("step".to_owned(), "1200".to_owned())]);
-        assert_eq!(summary("hello\nworld", &meta), "hello [step=1200]");
+        assert_eq!(summary("hello\nworld", &meta), "hello\\nworld [step=1200]");
         assert_eq!(summary("", &meta), "[step=1200]");
-        assert_eq!(summary("a\x1b[31m", &BTreeMap::new()), "a\u{fffd}[31m");
+        assert_eq!(summary("a\x1b[31m", &BTreeMap::new()), "a\\u{1b}[31m");
     }
 }

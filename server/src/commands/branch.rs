@@ -2,7 +2,7 @@
 
 use super::refs::{Done, List, NamedVersion, Names, missing_name, must_lose_nothing, taken_name};
 use crate::report::Result;
-use crate::session::{Session, existing_repo};
+use crate::session::{Session, existing_repo, only_repo};
 use crate::units;
 use clap::{Args, Subcommand};
 use deltaic_format::name::{BranchName, RepoName};
@@ -10,9 +10,12 @@ use deltaic_store::Selector;
 
 /// Make, list and delete branches.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = false)]
 pub struct BranchArgs {
     #[command(subcommand)]
-    command: BranchCommand,
+    command: Option<BranchCommand>,
+    /// List the branches of this repository [default: the only one].
+    repo: Option<RepoName>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -63,7 +66,15 @@ Examples:
 /// If a name is taken or not there, or versions would be lost.
 pub fn run(args: BranchArgs, session: &Session) -> Result<()> {
     let store = session.store()?;
-    match args.command {
+    let command = match args.command {
+        Some(command) => command,
+        None => BranchCommand::List {
+            repo: args
+                .repo
+                .map_or_else(|| only_repo(&store, "branch list"), Ok)?,
+        },
+    };
+    match command {
         BranchCommand::Create {
             repo,
             name,

@@ -5,18 +5,22 @@ use crate::embedded::Committed;
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
+use crate::spelling;
 use crate::suggest;
 use crate::units;
-use crate::versions::{Change, VersionName, files_changed, files_words};
+use crate::versions::{Change, VersionName, files_changed, files_words, printable};
 use clap::Args;
-use deltaic_client::Checkpoint;
+use deltaic_client::{Checkpoint, ClientError};
 use deltaic_format::Version;
 use deltaic_format::name::{BranchName, RepoName};
+use deltaic_format::object::Tree;
 use deltaic_store::{CommitOutcome, CommitRequest, DEFAULT_BRANCH, Expect, Store};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Commit a checkpoint folder or a safetensors file as the next version of a branch.
@@ -61,6 +65,10 @@ pub struct NewVersion {
     files_changed: Option<u64>,
     new_bytes: u64,
     seconds: f64,
+    /// Whether it has the same files as the version before it.
+    unchanged: bool,
+    /// Whether there was no such repository before.
+    new_repo: bool,
 }
 
 impl NewVersion {
@@ -83,9 +91,17 @@ impl NewVersion {
             files_changed: (store.snapshot(outcome.id).map_err(Failure::from))
                 .and_then(|version| files_changed(store, &version))
                 .ok(),
+            unchanged: is_unchanged(store, outcome).unwrap_or_default(),
+            new_repo: false,
             new_bytes: outcome.new_bytes,
             seconds: time.as_secs_f64(),
         }
+    }
+
+    /// The same version, in a repository that came with it.
+    fn in_new_repo(mut self, new_repo: bool) -> Self {
+        self.new_repo = new_repo;
+        self
     }
 }
 
@@ -95,12 +111,22 @@ impl Answer for NewVersion {
         let change = self.change.words(self.name.version);
         let grown = units::bytes(self.new_bytes);
         let time = units::seconds(self.seconds);
+        if self.new_repo {
+            page.line(&format!("made repository {}", self.name.repo))?;
+        }
         page.line(&format!("{name} · {change}"))?;
+        if let (true, Some(before)) = (self.unchanged, self.name.version.0.checked_sub(1)) {
+            page.line(&format!("note: same content as {}", Version(before)))?;
+        }
         let files = self.files_changed.unwrap_or_default();
         if let Some(files) = files_words(self.name.version, files) {
             page.line(&files)?;
         }
         page.line(&page.paint.dim(&format!("store grew by {grown} in {time}")))
+    }
+
+    fn print_quietly(&self, page: &mut Page<'_>) -> io::Result<()> {
+        page.line(&self.name.commit.to_string())
     }
 }
 
@@ -112,7 +138,14 @@ impl Answer for NewVersion {
 pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
     let begun = Instant::now();
     let meta = unique(args.meta)?;
-    let checkpoint = Checkpoint::open(&args.path)?;
+    must_be_no_cache(&args.path, &args.target)?;
+    let checkpoint = Checkpoint::open(&args.path).map_err(|error| {
+        let missing = matches!(error, ClientError::NoCheckpoint { .. });
+        let hint = missing
+            .then(|| what_is_there(&args.path, &args.target))
+            .flatten();
+        Failure::from(error).hint_if(hint)
+    })?;
     let store = session.store()?;
     let expect = args
         .expect
@@ -127,15 +160,92 @@ pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
         time_ms: units::now_ms(),
         expect,
     };
+    let repos = store.repos()?;
     let committed = Committed::new(&checkpoint);
     let outcome = store
         .commit(&request, &committed, &session.progress)
         .map_err(|error| not_committed(&store, &request, committed.failure(error)))?;
-    session.answer(&NewVersion::new(
-        &store,
-        &request,
-        &outcome,
-        begun.elapsed(),
+    let new_repo = !repos.contains(&request.repo);
+    let version = NewVersion::new(&store, &request, &outcome, begun.elapsed());
+    session.answer(&version.in_new_repo(new_repo))?;
+    if new_repo {
+        let names = repos.iter().map(RepoName::as_str);
+        if let Some(near) = suggest::near(request.repo.as_str(), names).first() {
+            session.talk(format_args!("note: {near} exists; did you mean that?"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a version has the same files as the one before it.
+fn is_unchanged(store: &Store, outcome: &CommitOutcome) -> Result<bool> {
+    let version = store.snapshot(outcome.id)?;
+    Ok(match version.commit.parents.first() {
+        Some(&parent) => is_same(&store.snapshot(parent)?.tree, &version.tree),
+        None => false,
+    })
+}
+
+/// Whether two trees give the same files; patches tell how they came to be, not what they are.
+fn is_same(a: &Tree, b: &Tree) -> bool {
+    let ids = |tree: &Tree| -> Vec<_> { tree.tensors.iter().map(|tensor| tensor.id).collect() };
+    (a.schema, &a.weight_files, &a.files) == (b.schema, &b.weight_files, &b.files)
+        && ids(a) == ids(b)
+}
+
+/// Fail if `path` is the whole folder of a model in a Hugging Face cache, with every version of it.
+fn must_be_no_cache(path: &Path, target: &BranchSpec) -> Result<()> {
+    let snapshots = path.join("snapshots");
+    if !snapshots.is_dir() || !path.join("blobs").is_dir() {
+        return Ok(());
+    }
+    let main = fs::read_to_string(path.join("refs/main")).map(|text| text.trim().to_owned());
+    let main = main.ok().filter(|main| snapshots.join(main).is_dir());
+    let first = || {
+        let names = fs::read_dir(&snapshots).ok()?.flatten();
+        names
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .min()
+    };
+    let revision = main.or_else(first).unwrap_or_else(|| "REVISION".to_owned());
+    let shown = path.display();
+    let message =
+        format!("{shown} is the cache of a model with all of its downloads, not one checkpoint");
+    let snapshot = snapshots.join(revision);
+    Err(Failure::usage(message).hint(format!(
+        "commit one of its snapshots: `deltaic commit {target} {}`",
+        snapshot.display()
+    )))
+}
+
+/// What to do about a path without a weight file, by what is there.
+fn what_is_there(path: &Path, target: &BranchSpec) -> Option<String> {
+    const OTHER_WEIGHTS: [&str; 6] = ["bin", "pt", "pth", "ckpt", "gguf", "npz"];
+    if let Some(swapped) = spelling::swapped(target.repo.as_str(), &path.to_string_lossy()) {
+        return Some(swapped);
+    }
+    let is_weights = |path: &Path| {
+        let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+        OTHER_WEIGHTS.contains(&extension)
+    };
+    let mut seen: Vec<String> = match fs::read_dir(path) {
+        Ok(entries) => (entries.flatten())
+            .filter(|entry| is_weights(&entry.path()))
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect(),
+        Err(_) if is_weights(path) && path.is_file() => vec![path.display().to_string()],
+        Err(_) => Vec::new(),
+    };
+    seen.sort();
+    let more = match seen.len() {
+        0 => return None,
+        1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    Some(format!(
+        "{}{more} must be converted to safetensors first, with `save_pretrained(DIR, safe_serialization=True)` of \
+         transformers or `safetensors.torch.save_file`",
+        printable(&seen[0])
     ))
 }
 
@@ -143,12 +253,28 @@ pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
 fn unique(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, String>> {
     let mut meta = BTreeMap::new();
     for (key, value) in pairs {
+        if let Some(what) = unfit(&key, &value) {
+            let message = format!("--meta {:?}: {what}", format!("{key}={value}"));
+            return Err(Failure::usage(message).hint("give KEY=VALUE, such as step=1200"));
+        }
         if let Some(other) = meta.insert(key.clone(), value.clone()) {
             let message = format!("--meta gives {key} twice, as {other:?} and as {value:?}");
             return Err(Failure::usage(message).hint("give every key once"));
         }
     }
     Ok(meta)
+}
+
+/// What is wrong with metadata that could be neither selected nor shown.
+fn unfit(key: &str, value: &str) -> Option<&'static str> {
+    let controls = |text: &str| text.chars().any(char::is_control);
+    if value.is_empty() {
+        Some("a version cannot be named by an empty value")
+    } else if controls(key) || controls(value) {
+        Some("it holds control characters")
+    } else {
+        None
+    }
 }
 
 /// Why a request failed, with a hint that knows the branch.
@@ -177,7 +303,7 @@ fn hint_for_missing_branch(store: &Store, repo: &RepoName, branch: &BranchName) 
     let near = suggest::did_you_mean(branch.as_str(), names);
     let near = near.map_or_else(String::new, |near| format!("{near} else "));
     Some(format!(
-        "{near}make it with `deltaic branch create {repo} {branch} REV` (REV is main if not given)"
+        "{near}make it with `deltaic branch create {repo} {branch} main`, or another revision in place of main"
     ))
 }
 
@@ -232,10 +358,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_no_checkpoint_is_told_with_what_to_do() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let target: BranchSpec = "acme/policy".parse().expect("a valid target");
+        assert!(must_be_no_cache(dir.path(), &target).is_ok());
+        assert_eq!(what_is_there(dir.path(), &target), None);
+        fs::write(dir.path().join("pytorch_model.bin"), b"")?;
+        let hint = what_is_there(dir.path(), &target).unwrap_or_default();
+        assert!(
+            hint.starts_with("pytorch_model.bin must be converted"),
+            "{hint}"
+        );
+        fs::create_dir(dir.path().join("blobs"))?;
+        fs::create_dir_all(dir.path().join("snapshots/abc"))?;
+        let failure = must_be_no_cache(dir.path(), &target).expect_err("it is a cache");
+        assert!(failure.hint.ends_with("snapshots/abc`"), "{}", failure.hint);
+        Ok(())
+    }
+
+    #[test]
     fn metadata_has_every_key_once() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let meta = unique(vec![pair("a", "1"), pair("b", "1")]).expect("two keys");
         assert_eq!(meta.len(), 2);
+        for (key, value) in [("a", ""), ("a", "x\ny"), ("a\x1b", "1")] {
+            let failure = unique(vec![pair(key, value)]).expect_err("it is unfit");
+            assert_eq!(failure.kind, Kind::Usage);
+        }
         let failure = unique(vec![pair("a", "1"), pair("a", "1")]).expect_err("one key twice");
         assert_eq!(failure.kind, Kind::Usage);
     }

@@ -1,16 +1,16 @@
 //! `deltaic diff`: what changed between two versions.
 
-use crate::arguments::RangeSpec;
+use crate::arguments::{Ends, RangeTarget, RevisionOrNone, two_ends};
 use crate::files::{ChangedFile, changed_files};
 use crate::output::{Answer, Page};
-use crate::report::Result;
+use crate::report::{Failure, Result};
 use crate::session::Session;
 use crate::table::Table;
 use crate::units;
-use crate::versions::printable;
+use crate::versions::{printable, shape_text};
 use clap::{Args, ValueEnum};
-use deltaic_format::object::Snapshot;
-use deltaic_store::{TensorChange, TensorDiff};
+use deltaic_format::object::{Counterparts, Snapshot};
+use deltaic_store::{Selector, TensorChange, TensorDiff};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io;
@@ -28,7 +28,13 @@ Examples:
 pub struct DiffArgs {
     /// Repository and two revisions; the second is main if not named.
     #[arg(value_name = "REPO@A..B")]
-    range: RangeSpec,
+    target: RangeTarget,
+    /// The revisions may be given apart, as in `acme/policy v41 v42`.
+    #[arg(value_name = "A", hide = true)]
+    first: Option<Ends>,
+    /// The second of them.
+    #[arg(value_name = "B", hide = true)]
+    second: Option<Selector>,
     /// List changes by this.
     #[arg(long, value_name = "WHAT", default_value = "layer")]
     by: Grouping,
@@ -51,9 +57,16 @@ struct Difference {
     to: u64,
     to_commit: String,
     elements: u64,
+    /// Elements that are others, those of tensors that were added or retyped among them, as in a commit.
     changed: u64,
     full_bytes: u64,
     patch_bytes: u64,
+    /// Tensors that have no counterpart to compare with, and their elements.
+    added: Unlike,
+    removed: Unlike,
+    retyped: Unlike,
+    /// Tensors that lie in another file than before.
+    moved: u64,
     tensors: Vec<ChangedTensor>,
     layers: Vec<ChangedLayer>,
     /// Files that differ in more than tensors.
@@ -67,13 +80,53 @@ struct ChangedTensor {
     name: String,
     path: String,
     kind: &'static str,
+    /// Dtype and shape, and what they were where that is not the same.
+    dtype: &'static str,
+    shape: Vec<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from_dtype: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from_shape: Option<Vec<u64>>,
     #[serde(flatten)]
     counts: Counts,
 }
 
+impl ChangedTensor {
+    /// How it changed, in a word: with a dtype or shape that is another one.
+    fn change(&self) -> String {
+        match (self.from_dtype, &self.from_shape) {
+            (Some(from), _) => format!("{from}→{}", self.dtype),
+            (None, Some(from)) => format!("{}→{}", shape_text(from), shape_text(&self.shape)),
+            (None, None) => self.kind.to_owned(),
+        }
+    }
+}
+
+/// Tensors that have no counterpart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+struct Unlike {
+    tensors: u64,
+    elements: u64,
+}
+
+impl Unlike {
+    fn of(diffs: &[TensorDiff], change: TensorChange) -> Self {
+        let mut unlike = Self::default();
+        for diff in diffs.iter().filter(|diff| diff.change == change) {
+            unlike.tensors += 1;
+            unlike.elements += diff.spec.elements();
+        }
+        unlike
+    }
+}
+
+/// The tensors of a layer that changed in the same way.
 #[derive(Serialize)]
 struct ChangedLayer {
     layer: String,
+    kind: &'static str,
+    #[serde(skip)]
+    change: String,
     tensors: u64,
     #[serde(flatten)]
     counts: Counts,
@@ -108,6 +161,19 @@ impl Counts {
         self.patch_bytes += other.patch_bytes;
     }
 
+    /// Cells of what changed in a way of this `kind`: what cannot be compared has no shifts to tell of.
+    fn cells_of(&self, kind: &str) -> [String; 7] {
+        if kind == TensorChange::Changed.name() {
+            return self.cells();
+        }
+        let mut cells = [const { String::new() }; 7];
+        cells[0] = units::count(self.elements);
+        if kind != TensorChange::Removed.name() {
+            cells[5] = units::bytes(self.patch_bytes);
+        }
+        cells
+    }
+
     /// Changed elements, their share, those that went one up, one down and further, bytes, bytes per element.
     fn cells(&self) -> [String; 7] {
         let further = self.changed.saturating_sub(self.plus_one + self.minus_one);
@@ -134,6 +200,13 @@ impl Answer for Difference {
         );
         page.line(&page.paint.yellow(&title))?;
         page.line(&self.words())?;
+        if self.moved > 0 {
+            let (tensors, are) = (
+                units::plural(self.moved, "tensor", "tensors"),
+                if self.moved == 1 { "is" } else { "are" },
+            );
+            page.line(&format!("{tensors} {are} in other files now"))?;
+        }
         if !self.tensors.is_empty() {
             page.line("")?;
             match self.by {
@@ -160,18 +233,52 @@ impl Difference {
                 }
             };
         }
-        let share = units::percent(self.changed, self.elements);
-        let (changed, elements) = (units::count(self.changed), units::count(self.elements));
-        let tensors = units::plural(self.tensors.len() as u64, "tensor", "tensors");
+        let patched = self.changed - self.added.elements - self.retyped.elements;
+        let whole = self.whole_words();
+        let tensors = self.tensors.iter();
+        let count = tensors
+            .filter(|t| t.kind == TensorChange::Changed.name())
+            .count() as u64;
+        if count == 0 {
+            return match self.patch_bytes {
+                0 => whole,
+                bytes => format!("{whole} · {} sent", units::bytes(bytes)),
+            };
+        }
+        let share = units::percent(patched, self.elements);
+        let (changed, elements) = (units::count(patched), units::count(self.elements));
+        let tensors = units::plural(count, "tensor", "tensors");
+        let whole = match whole.as_str() {
+            "" => String::new(),
+            whole => format!("; {whole}"),
+        };
         let (patch, full) = (
             units::bytes(self.patch_bytes),
             units::bytes(self.full_bytes),
         );
         let ratio = units::ratio(self.full_bytes, self.patch_bytes);
         format!(
-            "{share} changed ({changed} of {elements} elements, in {tensors}) · patch {patch} \
+            "{share} changed ({changed} of {elements} elements, in {tensors}){whole} · patch {patch} \
              ({ratio} smaller than {full})"
         )
+    }
+
+    /// `2 tensors added (1.5 M elements), 1 tensor removed (512 elements)`, or nothing.
+    fn whole_words(&self) -> String {
+        let kinds = [
+            (self.added, "added"),
+            (self.removed, "removed"),
+            (self.retyped, "retyped"),
+        ];
+        let kinds = kinds.iter().filter(|(unlike, _)| unlike.tensors > 0);
+        let kinds = kinds.map(|(unlike, word)| {
+            let tensors = units::plural(unlike.tensors, "tensor", "tensors");
+            format!(
+                "{tensors} {word} ({} elements)",
+                units::count(unlike.elements)
+            )
+        });
+        kinds.collect::<Vec<_>>().join(", ")
     }
 
     fn tensor_table(&self) -> Table {
@@ -179,10 +286,10 @@ impl Difference {
             "TENSOR", "CHANGE", ">CHANGED", ">SHARE", ">+1", ">-1", ">FURTHER", ">PATCH", ">EACH",
         ]);
         for tensor in &self.tensors {
-            let [a, b, c, d, e, f, g] = tensor.counts.cells();
+            let [a, b, c, d, e, f, g] = tensor.counts.cells_of(tensor.kind);
             table.row([
                 printable(&tensor.name),
-                tensor.kind.to_owned(),
+                tensor.change(),
                 a,
                 b,
                 c,
@@ -206,12 +313,14 @@ impl Difference {
 
     fn layer_table(&self) -> Table {
         let mut table = Table::new(&[
-            "LAYER", ">TENSORS", ">CHANGED", ">SHARE", ">+1", ">-1", ">FURTHER", ">PATCH", ">EACH",
+            "LAYER", "CHANGE", ">TENSORS", ">CHANGED", ">SHARE", ">+1", ">-1", ">FURTHER",
+            ">PATCH", ">EACH",
         ]);
         for layer in &self.layers {
-            let [a, b, c, d, e, f, g] = layer.counts.cells();
+            let [a, b, c, d, e, f, g] = layer.counts.cells_of(layer.kind);
             let tensors = units::thousands(layer.tensors);
-            table.row([printable(&layer.layer), tensors, a, b, c, d, e, f, g]);
+            let (name, change) = (printable(&layer.layer), layer.change.clone());
+            table.row([name, change, tensors, a, b, c, d, e, f, g]);
         }
         table
     }
@@ -223,10 +332,19 @@ impl Difference {
 ///
 /// If there are no such revisions, or what lies between them cannot be read.
 pub fn run(args: &DiffArgs, session: &Session) -> Result<()> {
+    let repo = &args.target.repo;
+    let (from, to) = two_ends(&args.target, args.first.as_ref(), args.second.as_ref())
+        .map_err(|what| Failure::usage(what).hint("see `deltaic diff --help`"))?;
+    let RevisionOrNone::Revision(from) = from else {
+        let hint = format!("see what the first version holds with `deltaic show {repo}@v0`");
+        return Err(
+            Failure::usage("diff compares two versions, and none is no version").hint(hint),
+        );
+    };
+    let main = Selector::default();
     let store = session.store()?;
-    let RangeSpec { repo, from, to } = &args.range;
     let from = session.snapshot(&store, repo, from)?;
-    let to = session.snapshot(&store, repo, to)?;
+    let to = session.snapshot(&store, repo, to.unwrap_or(&main))?;
     let tensors = store.diff(&from, &to, &session.progress)?;
     session.answer(&difference(repo.to_string(), &from, &to, &tensors, args.by))
 }
@@ -244,12 +362,32 @@ fn difference(
         .iter()
         .filter(|diff| diff.change != TensorChange::Removed);
     there.for_each(|diff| total.add(&Counts::of(diff)));
-    let tensors = diffs.iter().map(|diff| ChangedTensor {
-        name: diff.spec.name.clone(),
-        path: diff.path.to_string(),
-        kind: diff.change.name(),
-        counts: Counts::of(diff),
+    let old = Counterparts::new(from, &to.schema);
+    let tensors = diffs.iter().map(|diff| {
+        let gone = diff.change == TensorChange::Removed;
+        let before = old.of(&diff.path, &diff.spec).filter(|_| !gone);
+        let (dtype, shape) = (diff.spec.dtype, &diff.spec.shape);
+        ChangedTensor {
+            name: diff.spec.name.clone(),
+            path: diff.path.to_string(),
+            kind: diff.change.name(),
+            dtype: dtype.name(),
+            shape: shape.clone(),
+            from_dtype: before
+                .map(|before| before.spec.dtype.name())
+                .filter(|&before| before != dtype.name()),
+            from_shape: before
+                .map(|before| before.spec.shape.clone())
+                .filter(|before| before != shape),
+            counts: Counts::of(diff),
+        }
     });
+    let moved = (to.tensors().iter())
+        .filter(|view| {
+            let before = old.of(view.path, view.spec);
+            before.is_some_and(|before| before.path != view.path)
+        })
+        .count() as u64;
     let tensors: Vec<ChangedTensor> = tensors.collect();
     Difference {
         repo,
@@ -261,6 +399,10 @@ fn difference(
         changed: total.changed,
         full_bytes: to.full_bytes(),
         patch_bytes: total.patch_bytes,
+        added: Unlike::of(diffs, TensorChange::Added),
+        removed: Unlike::of(diffs, TensorChange::Removed),
+        retyped: Unlike::of(diffs, TensorChange::Retyped),
+        moved,
         layers: by_layer(&tensors, to),
         tensors,
         files: changed_files(Some(from), to),
@@ -274,22 +416,28 @@ fn by_layer(tensors: &[ChangedTensor], to: &Snapshot) -> Vec<ChangedLayer> {
     for spec in to.schema.tensors() {
         *elements.entry(layer_of(&spec.name)).or_default() += spec.elements();
     }
-    let mut layers: HashMap<&str, ChangedLayer> = HashMap::new();
+    let mut layers: HashMap<(&str, String), ChangedLayer> = HashMap::new();
     for tensor in tensors {
-        let name = layer_of(&tensor.name);
-        let layer = layers.entry(name).or_insert_with(|| ChangedLayer {
+        let (name, change) = (layer_of(&tensor.name), tensor.change());
+        let layer = (layers.entry((name, change.clone()))).or_insert_with(|| ChangedLayer {
             layer: name.to_owned(),
+            kind: tensor.kind,
+            change,
             tensors: 0,
             counts: Counts::default(),
         });
         layer.tensors += 1;
         layer.counts.add(&tensor.counts);
     }
-    for (name, layer) in &mut layers {
+    let changed = TensorChange::Changed.name();
+    for ((name, _), layer) in layers.iter_mut().filter(|(_, layer)| layer.kind == changed) {
         layer.counts.elements = elements.get(name).copied().unwrap_or_default();
     }
     let mut layers: Vec<ChangedLayer> = layers.into_values().collect();
-    layers.sort_by(|a, b| natural_order(&a.layer, &b.layer));
+    layers.sort_by(|a, b| {
+        let by_change = || (a.kind, &a.change).cmp(&(b.kind, &b.change));
+        natural_order(&a.layer, &b.layer).then_with(by_change)
+    });
     layers
 }
 
@@ -352,7 +500,12 @@ mod tests {
             patch_bytes: 162,
         };
         let cells = counts.cells();
+        assert_eq!(counts.cells_of("changed"), cells);
         assert_eq!(cells[4], "10.00 %");
         assert_eq!(cells[6], "1.62 B");
+        let added = ["1,000", "", "", "", "", "162 B", ""].map(str::to_owned);
+        assert_eq!(counts.cells_of("added"), added);
+        let removed = ["1,000", "", "", "", "", "", ""].map(str::to_owned);
+        assert_eq!(counts.cells_of("removed"), removed);
     }
 }

@@ -6,15 +6,21 @@ use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
 use crate::units;
 use clap::Args;
+use deltaic_format::progress::Progress;
 use deltaic_gpu::{DeviceInfo, GpuError};
+use deltaic_store::{Store, StoreError, VerifyOptions};
 use serde::Serialize;
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Less free disk space than this deserves a warning.
 const LITTLE_SPACE: u64 = 10 << 30;
+
+/// How long to look at what the store holds.
+const LONGEST_LOOK: Duration = Duration::from_secs(3);
 
 /// Check this machine and the store: processor, CUDA, config file, disk space, file system, whether the store opens.
 #[derive(Debug, Args)]
@@ -188,13 +194,10 @@ fn store_checks(session: &Session) -> Vec<Check> {
             return vec![Check::new("store", Status::Warn, detail)];
         }
     };
-    let store = match session.store() {
-        Ok(store) => store
-            .repos()
-            .map_err(Failure::from)
-            .map(|repos| repos.len()),
-        Err(failure) => Err(failure),
-    };
+    // Whether somebody works with it is part of the answer: nothing to wait for.
+    let opened = Store::open(&dir).map_err(Failure::from);
+    let contents = opened.as_ref().ok().map(contents_check);
+    let store = opened.and_then(|store| Ok(store.repos()?.len()));
     let shown = dir.display();
     let opens = match &store {
         Ok(repos) => {
@@ -208,11 +211,57 @@ fn store_checks(session: &Session) -> Vec<Check> {
         Err(failure) => Check::new("store", Status::Fail, &*failure.message),
     };
     let mut checks = vec![opens];
+    checks.extend(contents);
     if dir.is_dir() {
         checks.push(disk_space(&dir));
         checks.push(Check::of("file system", file_system(&dir)));
     }
     checks
+}
+
+/// Ends a check that takes too long for a first look.
+struct Deadline(Instant);
+
+impl Progress for Deadline {
+    fn phase(&self, _: &'static str, _: Option<u64>) {}
+
+    fn advance(&self, _: u64) {}
+
+    fn cancelled(&self) -> bool {
+        Instant::now() >= self.0
+    }
+}
+
+/// Whether all that the store names is there, as far as that can be said in a few seconds.
+fn contents_check(store: &Store) -> Check {
+    let name = "contents";
+    let deadline = Deadline(Instant::now() + LONGEST_LOOK);
+    match store.verify(&VerifyOptions::default(), &deadline) {
+        Ok(report) => match report.problems.as_slice() {
+            [] => {
+                let contents = units::plural(report.contents, "content", "contents");
+                Check::new(
+                    name,
+                    Status::Ok,
+                    format!("{contents} and the packs that hold them are there"),
+                )
+            }
+            [first, ..] => {
+                let count = units::plural(report.problems.len() as u64, "problem", "problems");
+                let detail = format!(
+                    "{count}, such as {}: {}; see all with `deltaic verify`",
+                    first.object, first.what
+                );
+                Check::new(name, Status::Fail, detail)
+            }
+        },
+        Err(StoreError::Interrupted) => Check::new(
+            name,
+            Status::Ok,
+            "too many to look at here: `deltaic verify` checks them all",
+        ),
+        Err(error) => Check::new(name, Status::Fail, error.to_string()),
+    }
 }
 
 fn disk_space(dir: &Path) -> Check {

@@ -23,10 +23,10 @@ Examples:
   deltaic export acme/policy@best:config.json -o ckpt/  one file of a tag")]
 pub struct ExportArgs {
     /// Repository, revision and, where only part of it is wanted, a file or folder.
-    #[arg(value_name = "REPO[@REV][:PATH]")]
+    #[arg(value_name = "REPO[@REV][:PATH]", value_parser = crate::arguments::revision)]
     revision: RevisionSpec,
     /// Folder to write to, which is made if it is not there.
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = crate::arguments::folder())]
     output: PathBuf,
     /// Write even if the folder is not empty; files of the same name are replaced.
     #[arg(long)]
@@ -56,6 +56,10 @@ impl Answer for Exported {
             self.dir
         ))
     }
+
+    fn print_quietly(&self, _page: &mut Page<'_>) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Run the command.
@@ -68,7 +72,7 @@ pub fn run(args: &ExportArgs, session: &Session) -> Result<()> {
     let store = session.store()?;
     let RevisionSpec { repo, path, .. } = &args.revision;
     let snapshot = session.snapshot_of(&store, &args.revision)?;
-    must_be_free(&args.output, args.force)?;
+    must_be_free(&args.output, args.force, &args.revision)?;
     let outcome = deltaic_client::export(
         &StoreSource(&store),
         &snapshot,
@@ -88,11 +92,14 @@ pub fn run(args: &ExportArgs, session: &Session) -> Result<()> {
 }
 
 /// Fail if there is something in the folder that an export would harm, or might.
-fn must_be_free(dir: &Path, force: bool) -> Result<()> {
+fn must_be_free(dir: &Path, force: bool, revision: &RevisionSpec) -> Result<()> {
     if dir.join(REPLICA_RECORDS).exists() {
         let message = format!("{} is a replica", dir.display());
         return Err(Failure::new(Kind::Conflict, message)
-            .hint("name another folder, or move the replica to the version with `deltaic pull`"));
+            .hint(format!(
+                "name another folder, or move the replica to the version with `deltaic pull {revision} -o {}`",
+                dir.display()
+            )));
     }
     if force {
         return Ok(());
@@ -110,10 +117,11 @@ mod tests {
     #[test]
     fn a_replica_is_never_written_to() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
-        assert!(must_be_free(dir.path(), false).is_ok());
+        let revision: RevisionSpec = "a".parse().expect("a revision");
+        assert!(must_be_free(dir.path(), false, &revision).is_ok());
         std::fs::create_dir(dir.path().join(REPLICA_RECORDS))?;
         for force in [false, true] {
-            let failure = must_be_free(dir.path(), force).expect_err("it is a replica");
+            let failure = must_be_free(dir.path(), force, &revision).expect_err("it is a replica");
             assert_eq!(failure.kind, Kind::Conflict);
             assert!(failure.hint.contains("pull"));
         }

@@ -5,7 +5,7 @@ use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
 use crate::settings::DEFAULT_STORE;
 use clap::Args;
-use deltaic_store::{Store, StoreError};
+use deltaic_store::Store;
 use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
@@ -36,6 +36,10 @@ impl Answer for Made {
             format!("there is a store in {store} already")
         })
     }
+
+    fn print_quietly(&self, _page: &mut Page<'_>) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Run the command.
@@ -44,9 +48,21 @@ impl Answer for Made {
 ///
 /// If the folder cannot become a store.
 pub fn run(args: &InitArgs, session: &Session) -> Result<()> {
+    if let (Some(dir), Some(other), true) = (
+        &args.dir,
+        &session.settings.store,
+        session.settings.store_is_flag,
+    ) {
+        let message = format!(
+            "DIR and --store name two folders, {} and {}",
+            dir.display(),
+            other.display()
+        );
+        return Err(Failure::usage(message).hint("name one of them"));
+    }
     let given = args.dir.as_ref().or(session.settings.store.as_ref());
     let dir = given.cloned().unwrap_or_else(|| DEFAULT_STORE.into());
-    let (store, created) = Store::init(&dir).map_err(not_made)?;
+    let (store, created) = session.wait_for(|| Store::init(&dir)).map_err(not_made)?;
     let root = store.root();
     let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
     session.answer(&Made {
@@ -55,8 +71,7 @@ pub fn run(args: &InitArgs, session: &Session) -> Result<()> {
     })
 }
 
-fn not_made(error: StoreError) -> Failure {
-    let failure = Failure::from(error);
+fn not_made(failure: Failure) -> Failure {
     match failure.kind {
         Kind::Conflict => failure.hint("name a folder that is empty or not there yet"),
         _ => failure,

@@ -1,10 +1,10 @@
 //! `deltaic log`: the history of a revision.
 
-use crate::output::{Answer, Page};
+use crate::output::{Answer, Page, terminal_width};
 use crate::report::{Failure, Result};
 use crate::session::Session;
 use crate::units;
-use crate::versions::summary;
+use crate::versions::{Change, summary};
 use clap::Args;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::RepoName;
@@ -20,22 +20,30 @@ use std::io;
 Examples:
   deltaic log acme/policy            the history of main
   deltaic log acme/policy@dev -n 10  the ten newest versions of dev
+  deltaic log acme/policy --stat     with what each version changed
   deltaic log acme/policy --json | jq '.commits[0].commit'")]
 pub struct LogArgs {
     /// Repository and revision, such as acme/policy@main~3; main if not named.
-    #[arg(value_name = "REPO[@REV]")]
+    #[arg(value_name = "REPO[@REV]", value_parser = crate::arguments::revision)]
     revision: RevisionSpec,
     /// List no more than this many.
     #[arg(short = 'n', long, value_name = "N")]
     number: Option<usize>,
+    /// Show how much of the weights each version changed, and what its patch takes.
+    #[arg(long)]
+    stat: bool,
 }
 
 #[derive(Serialize)]
 struct History {
     repo: String,
     commits: Vec<Entry>,
+    /// Whether to print whole ids and messages.
     #[serde(skip)]
-    whole_ids: bool,
+    whole: bool,
+    /// Columns of the terminal, if it is one.
+    #[serde(skip)]
+    width: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -47,6 +55,9 @@ struct Entry {
     message: String,
     meta: BTreeMap<String, String>,
     refs: Vec<String>,
+    /// What changed, if that was asked for.
+    #[serde(flatten)]
+    change: Option<Change>,
     #[serde(skip)]
     time_ms: i64,
 }
@@ -61,6 +72,7 @@ impl Entry {
             message: commit.message,
             meta: commit.meta,
             refs,
+            change: None,
             time_ms: commit.time_ms,
         }
     }
@@ -68,24 +80,75 @@ impl Entry {
 
 impl Answer for History {
     fn print(&self, page: &mut Page<'_>) -> io::Result<()> {
-        let versions = self
-            .commits
-            .iter()
-            .map(|entry| format!("v{}", entry.version));
-        let width = versions.clone().map(|v| v.len()).max().unwrap_or_default();
-        for (entry, version) in self.commits.iter().zip(versions) {
-            let digits = if self.whole_ids { 64 } else { 12 };
-            let id = page.paint.yellow(&entry.commit[..digits]);
-            let time = page.paint.dim(&units::local_time(entry.time_ms));
+        let versions = self.commits.iter().map(|entry| entry.version);
+        let version_width = versions.map(|v| format!("v{v}").len()).max();
+        let version_width = version_width.unwrap_or_default();
+        if self.commits.iter().any(|entry| entry.change.is_some()) {
+            let digits = if self.whole { 64 } else { 12 };
+            let time = self
+                .commits
+                .iter()
+                .map(|entry| units::local_time(entry.time_ms).len())
+                .max();
+            let time = time.unwrap_or_default();
+            let heading = format!(
+                "{:<version_width$}  {:<digits$}  {:<time$}  {:>9}  {:>8}  MESSAGE",
+                "", "COMMIT", "TIME", "CHANGED", "PATCH"
+            );
+            page.line(&page.paint.bold(&heading))?;
+        }
+        for entry in &self.commits {
+            let digits = if self.whole { 64 } else { 12 };
+            let (version, id) = (format!("v{}", entry.version), &entry.commit[..digits]);
+            let time = units::local_time(entry.time_ms);
+            let stat = entry
+                .change
+                .map_or_else(String::new, |change| stat_cells(entry, &change));
             let refs = match entry.refs.as_slice() {
                 [] => String::new(),
-                refs => page.paint.green(&format!("({})", refs.join(", "))) + " ",
+                refs => format!("({}) ", refs.join(", ")),
             };
-            let summary = summary(&entry.message, &entry.meta);
-            let line = format!("{version:<width$}  {id}  {time}  {refs}{summary}");
+            let before = format!("{version:<version_width$}  {id}  {time}  {stat}{refs}");
+            let room = self.width.filter(|_| !self.whole);
+            let room = room.map(|width| {
+                width
+                    .saturating_sub(before.chars().count())
+                    .max(LEAST_MESSAGE)
+            });
+            let summary = cut(summary(&entry.message, &entry.meta), room);
+            let (id, time) = (page.paint.yellow(id), page.paint.dim(&time));
+            let refs = page.paint.green(&refs);
+            let line = format!("{version:<version_width$}  {id}  {time}  {stat}{refs}{summary}");
             page.line(line.trim_end())?;
         }
         Ok(())
+    }
+}
+
+/// Characters of a message that are shown however narrow the terminal is.
+const LEAST_MESSAGE: usize = 20;
+
+/// Share of the elements that changed, and what the patch takes; blank where there was nothing before.
+fn stat_cells(entry: &Entry, change: &Change) -> String {
+    let (share, patch) = match (entry.parents.is_empty(), change.changed) {
+        (true, _) => (String::new(), units::bytes(change.patch_bytes)),
+        (false, 0) => ("0 %".to_owned(), String::new()),
+        (false, changed) => (
+            units::percent(changed, change.elements),
+            units::bytes(change.patch_bytes),
+        ),
+    };
+    format!("{share:>9}  {patch:>8}  ")
+}
+
+/// The first characters of `text` that there is `room` for, with an ellipsis for the others.
+fn cut(text: String, room: Option<usize>) -> String {
+    match room {
+        Some(room) if text.chars().count() > room => {
+            let first: String = text.chars().take(room.saturating_sub(1)).collect();
+            format!("{}…", first.trim_end())
+        }
+        _ => text,
     }
 }
 
@@ -114,12 +177,17 @@ pub fn run(args: &LogArgs, session: &Session) -> Result<()> {
     for entry in store.history(head).take(args.number.unwrap_or(usize::MAX)) {
         let (id, commit) = entry?;
         session.go_on()?;
-        commits.push(Entry::new(id, commit, refs.remove(&id).unwrap_or_default()));
+        let mut entry = Entry::new(id, commit, refs.remove(&id).unwrap_or_default());
+        if args.stat {
+            entry.change = Some(Change::from(&store.version_stats(&store.snapshot(id)?)?));
+        }
+        commits.push(entry);
     }
     session.answer(&History {
         repo: repo.to_string(),
         commits,
-        whole_ids: session.settings.verbose,
+        whole: session.settings.verbose,
+        width: terminal_width(),
     })
 }
 
@@ -137,4 +205,18 @@ fn refs_by_commit(store: &Store, repo: &RepoName) -> Result<HashMap<CommitId, Ve
             .push(format!("tag: {}", tag.name));
     }
     Ok(refs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_where_there_is_no_room() {
+        let text = || "one two three".to_owned();
+        assert_eq!(cut(text(), None), text());
+        assert_eq!(cut(text(), Some(13)), text());
+        assert_eq!(cut(text(), Some(6)), "one t…");
+        assert_eq!(cut("äöü äöü".to_owned(), Some(5)), "äöü…");
+    }
 }

@@ -45,10 +45,10 @@ Examples:
   deltaic pull acme/other -o replica/ --switch   make it a replica of another repository")]
 pub struct PullArgs {
     /// Repository, revision and, where only part of it is wanted, a file or folder.
-    #[arg(value_name = "REPO[@REV][:PATH]")]
+    #[arg(value_name = "REPO[@REV][:PATH]", value_parser = crate::arguments::revision)]
     revision: RevisionSpec,
     /// The replica's folder: a replica, or a folder that is empty or not there yet.
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = crate::arguments::folder())]
     output: PathBuf,
     /// Reuse tensors of this checkpoint where their hash is right; may be given several times. One that cannot be used
     /// is skipped with a warning.
@@ -106,6 +106,8 @@ struct Pulled {
     seeds_skipped: Vec<String>,
     seconds: f64,
     proof: String,
+    #[serde(skip)]
+    verbose: bool,
 }
 
 impl Pulled {
@@ -139,6 +141,7 @@ impl Pulled {
             seeds_skipped: outcome.seeds_skipped,
             seconds: outcome.seconds,
             proof: outcome.proof.to_string(),
+            verbose: false,
         }
     }
 }
@@ -160,16 +163,19 @@ impl Answer for Pulled {
         page.line(&format!("{name} · {}", self.words()))?;
         let tensors = self.tensors();
         if !tensors.is_empty() {
-            let proof = &self.proof;
-            page.line(
-                &page
-                    .paint
-                    .dim(&format!("tensors: {tensors} · proof: {proof}")),
-            )?;
+            let proof = match self.verbose {
+                true => format!(" · proof: {}", self.proof),
+                false => String::new(),
+            };
+            page.line(&page.paint.dim(&format!("tensors: {tensors}{proof}")))?;
         }
         for object in &self.repaired {
             page.line(&format!("repaired: {object}"))?;
         }
+        Ok(())
+    }
+
+    fn print_quietly(&self, _page: &mut Page<'_>) -> io::Result<()> {
         Ok(())
     }
 }
@@ -188,7 +194,8 @@ impl Pulled {
         if self.received_bytes == 0 && self.is_where_it_was() && self.repaired.is_empty() {
             return format!("holds it already ({time})");
         }
-        if self.received_bytes == 0 || self.from.is_none() || self.whole > 0 {
+        let some_stayed = self.patched + self.seeded + self.unchanged > 0;
+        if self.received_bytes == 0 || self.from.is_none() || !some_stayed {
             return format!("received {received} in {time}");
         }
         let ratio = units::ratio(self.full_bytes, self.received_bytes);
@@ -230,7 +237,8 @@ pub fn run(args: &PullArgs, session: &Session) -> Result<()> {
         repo: repo.to_string(),
         revision: selector.to_string(),
     };
-    let mut replica = ReplicaFolder::open_or_create(&args.output, &session.progress)?;
+    let mut replica = ReplicaFolder::open_or_create(&args.output, &session.progress)
+        .map_err(|error| filled_in(error.into(), args))?;
     let before = Before::of(&replica);
     if let Some(before) = before.as_ref().filter(|_| !args.switch) {
         let branches = store.branches(repo)?;
@@ -242,11 +250,13 @@ pub fn run(args: &PullArgs, session: &Session) -> Result<()> {
     let source = StoreSource(&store);
     let outcome = replica
         .pull(&source, &snapshot, &options, &session.progress)
-        .map_err(|error| not_pulled(error, &replica, &options))?;
+        .map_err(|error| filled_in(not_pulled(error, &replica, &options), args))?;
     for why in &outcome.seeds_skipped {
         session.warn(format_args!("a seed was skipped: {why}"));
     }
-    session.answer(&Pulled::new(repo, &args.output, before, &snapshot, outcome))
+    let mut pulled = Pulled::new(repo, &args.output, before, &snapshot, outcome);
+    pulled.verbose = session.settings.verbose;
+    session.answer(&pulled)
 }
 
 /// What a replica held before a pull.
@@ -315,6 +325,15 @@ fn not_pulled(error: ClientError, replica: &ReplicaFolder, options: &PullOptions
         _ => None,
     };
     Failure::from(error).hint_if(hint)
+}
+
+/// A failure whose hint can be pasted.
+fn filled_in(mut failure: Failure, args: &PullArgs) -> Failure {
+    let (revision, dir) = (&args.revision, args.output.display());
+    let repaired = format!("`deltaic pull {revision} -o {dir} --repair`");
+    let hint = failure.hint.replace("`deltaic pull --repair`", &repaired);
+    failure.hint = hint.replace("pull REPO ", &format!("pull {revision} "));
+    failure
 }
 
 /// Make `dir` a replica of a version that was found already.

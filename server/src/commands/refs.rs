@@ -108,6 +108,10 @@ impl Answer for Done {
             None => Ok(()),
         }
     }
+
+    fn print_quietly(&self, _page: &mut Page<'_>) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The branches or tags of a repository.
@@ -204,7 +208,7 @@ pub fn must_lose_nothing(
         }
     };
     let hint = format!(
-        "name the newest with `deltaic tag create {repo} NAME {name}` first, or lose them with --force"
+        "name the newest with `deltaic tag create {repo} {name}-kept {name}` first, or lose them with --force"
     );
     Err(Failure::new(Kind::Conflict, message).hint(hint))
 }

@@ -5,7 +5,9 @@ use crate::report::Result;
 use crate::session::{Session, branch_of};
 use crate::table::Table;
 use crate::units;
-use crate::versions::{Change, VersionName, files_changed, files_words, name_of, printable};
+use crate::versions::{
+    Change, VersionName, files_changed, files_words, name_of, printable, shape_text,
+};
 use clap::Args;
 use deltaic_format::name::TreePath;
 use deltaic_format::object::{Snapshot, TensorView};
@@ -26,7 +28,7 @@ Examples:
   deltaic show acme/policy@v42:model.safetensors  one file of it")]
 pub struct ShowArgs {
     /// Repository, revision and, where only part of it matters, a file or folder.
-    #[arg(value_name = "REPO[@REV][:PATH]")]
+    #[arg(value_name = "REPO[@REV][:PATH]", value_parser = crate::arguments::revision)]
     revision: RevisionSpec,
 }
 
@@ -127,8 +129,23 @@ impl Shown {
     }
 
     fn tensor_table(&self) -> Table {
+        let listed = self.tensors.iter().take(self.listed());
+        if self.parents.is_empty() {
+            // There is nothing to compare with.
+            let mut table = Table::new(&["TENSOR", "DTYPE", "SHAPE", ">ELEMENTS", ">STORED"]);
+            for tensor in listed {
+                table.row([
+                    printable(&tensor.name),
+                    tensor.dtype.to_owned(),
+                    shape_text(&tensor.shape),
+                    units::count(tensor.elements),
+                    units::bytes(tensor.patch_bytes),
+                ]);
+            }
+            return table;
+        }
         let mut table = Table::new(&["TENSOR", "DTYPE", "SHAPE", ">CHANGED", ">SHARE", ">PATCH"]);
-        for tensor in self.tensors.iter().take(self.listed()) {
+        for tensor in listed {
             table.row([
                 printable(&tensor.name),
                 tensor.dtype.to_owned(),
@@ -140,18 +157,6 @@ impl Shown {
         }
         table
     }
-}
-
-/// Dimensions: `4096x1024`.
-fn shape_text(shape: &[u64]) -> String {
-    if shape.is_empty() {
-        return "scalar".to_owned();
-    }
-    shape
-        .iter()
-        .map(u64::to_string)
-        .collect::<Vec<_>>()
-        .join("x")
 }
 
 /// Run the command.
@@ -226,15 +231,4 @@ fn shown_tensors(
         .filter(|(view, _)| wanted(view.path))
         .map(show)
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shapes_are_short() {
-        assert_eq!(shape_text(&[4096, 1024]), "4096x1024");
-        assert_eq!(shape_text(&[]), "scalar");
-    }
 }

@@ -53,25 +53,33 @@ impl Stats {
 }
 
 impl Stats {
-    /// What storing changes instead of whole versions saves, in words; nothing where there is no version.
+    /// How much less the store takes than whole versions would, in words; nothing where there is no version.
     fn saved(&self) -> Option<String> {
-        let taken = self.base_bytes + self.edge_bytes;
+        // The store's own bytes are of all repositories: of one, those of its bases and patches are known.
+        let taken = match self.repo {
+            None => self.store_bytes,
+            Some(_) => self.base_bytes + self.edge_bytes,
+        };
         match (self.full_bytes, taken) {
             (0, _) => None,
             // Chains lead out of what is counted, so that its sums say nothing.
-            (_, taken) if taken == 0 || (self.edge_bytes == 0 && self.longest_chain > 0) => Some(
-                "not known: contents of other repositories or deleted branches serve these too"
-                    .to_owned(),
-            ),
+            (_, taken)
+                if taken == 0
+                    || (self.repo.is_some() && self.edge_bytes == 0 && self.longest_chain > 0) =>
+            {
+                Some(
+                    "not known: contents of other repositories or deleted branches serve these too"
+                        .to_owned(),
+                )
+            }
             (full, taken) if full <= taken => {
-                Some("nothing yet: bases and edges take as much as whole versions".to_owned())
+                Some("nothing yet: whole versions would take no more".to_owned())
             }
-            (full, taken) => {
-                let ratio = units::ratio(full, taken);
-                Some(format!(
-                    "whole versions would take {ratio} what bases and edges do"
-                ))
-            }
+            (full, taken) => Some(format!(
+                "{} smaller than whole versions ({} less)",
+                units::ratio(full, taken),
+                units::bytes(full - taken)
+            )),
         }
     }
 }
@@ -89,18 +97,33 @@ impl Answer for Stats {
         }
         page.field("Versions", format!("{versions} on {branches}"))?;
         let full = units::bytes(self.full_bytes);
-        page.field("Whole", format!("{full}, were each version stored whole"))?;
-        let bases = units::bytes(self.base_bytes);
-        let contents = units::plural(self.contents, "content", "contents");
+        page.field(
+            "Whole",
+            format!("{full}, if each version were stored whole"),
+        )?;
+        let contents = units::plural(
+            self.contents,
+            "different tensor or large file",
+            "different tensors and large files",
+        );
+        page.field("Holds", contents)?;
         page.field(
             "Bases",
             match (self.base_bytes, self.contents) {
                 (0, 0) => "none yet".to_owned(),
-                (0, _) => format!("none of its own for its {contents}"),
-                _ => format!("{bases}, from which {contents} are made"),
+                (0, _) => {
+                    "none of its own: other repositories or deleted branches have them".to_owned()
+                }
+                (bytes, _) => format!(
+                    "{} for those of them that are stored whole",
+                    units::bytes(bytes)
+                ),
             },
         )?;
-        page.field("Edges", units::bytes(self.edge_bytes))?;
+        page.field(
+            "Patches",
+            format!("{} for the others", units::bytes(self.edge_bytes)),
+        )?;
         if let Some(saved) = self.saved() {
             page.field("Saved", saved)?;
         }
@@ -108,10 +131,10 @@ impl Answer for Stats {
             "On disk",
             format!("{} for the whole store", units::bytes(self.store_bytes)),
         )?;
-        let edges = units::plural(self.longest_chain, "edge", "edges");
+        let patches = units::plural(self.longest_chain, "patch", "patches");
         page.field(
             "Chain",
-            format!("{edges} from a newest version to its base, at most"),
+            format!("at most {patches} from a base to a newest version"),
         )
     }
 }
@@ -136,23 +159,30 @@ mod tests {
 
     #[test]
     fn what_is_saved_reads_right_whatever_there_is() {
-        let saved = |full_bytes, base_bytes, edge_bytes, longest_chain| {
+        let name: RepoName = "acme/policy".parse().expect("a valid name");
+        let saved = |repo, full_bytes, base_bytes, edge_bytes, longest_chain| {
             let stats = StoreStats {
                 full_bytes,
+                store_bytes: base_bytes + edge_bytes + 100,
                 base_bytes,
                 edge_bytes,
                 longest_chain,
                 ..StoreStats::default()
             };
-            Stats::new(None, &stats).saved().unwrap_or_default()
+            Stats::new(repo, &stats).saved().unwrap_or_default()
         };
-        assert_eq!(saved(0, 0, 0, 0), "");
-        assert!(saved(1000, 0, 0, 0).starts_with("not known"));
-        assert!(saved(1000, 10, 0, 1).starts_with("not known"));
-        assert!(saved(1000, 1000, 5, 1).starts_with("nothing yet"));
+        let of = |full, bases, edges, chain| saved(Some(&name), full, bases, edges, chain);
+        assert_eq!(of(0, 0, 0, 0), "");
+        assert!(of(1000, 0, 0, 0).starts_with("not known"));
+        assert!(of(1000, 10, 0, 1).starts_with("not known"));
+        assert!(of(1000, 1000, 5, 1).starts_with("nothing yet"));
         assert_eq!(
-            saved(3400, 900, 100, 2),
-            "whole versions would take 3.4x what bases and edges do"
+            of(3400, 900, 100, 2),
+            "3.4x smaller than whole versions (2.3 KiB less)"
+        );
+        assert_eq!(
+            saved(None, 3300, 900, 100, 2),
+            "3.0x smaller than whole versions (2.1 KiB less)"
         );
     }
 }

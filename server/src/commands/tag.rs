@@ -5,7 +5,7 @@ use super::refs::{
     taken_name,
 };
 use crate::report::Result;
-use crate::session::{Session, existing_repo};
+use crate::session::{Session, existing_repo, only_repo};
 use crate::units;
 use clap::{Args, Subcommand};
 use deltaic_format::name::{BranchName, RepoName};
@@ -13,9 +13,12 @@ use deltaic_store::Selector;
 
 /// Make, list and delete tags, which name one version for ever.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = false)]
 pub struct TagArgs {
     #[command(subcommand)]
-    command: TagCommand,
+    command: Option<TagCommand>,
+    /// List the tags of this repository [default: the only one].
+    repo: Option<RepoName>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -66,7 +69,15 @@ Examples:
 /// If a name is taken or not there, or versions would be lost.
 pub fn run(args: TagArgs, session: &Session) -> Result<()> {
     let store = session.store()?;
-    match args.command {
+    let command = match args.command {
+        Some(command) => command,
+        None => TagCommand::List {
+            repo: args
+                .repo
+                .map_or_else(|| only_repo(&store, "tag list"), Ok)?,
+        },
+    };
+    match command {
         TagCommand::Create {
             repo,
             name,

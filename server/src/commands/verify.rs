@@ -9,9 +9,12 @@ use crate::units;
 use crate::versions::printable;
 use clap::Args;
 use deltaic_client::ReplicaFolder;
+use deltaic_format::ids::CommitId;
+use deltaic_format::name::BranchName;
 use deltaic_format::object::Snapshot;
-use deltaic_store::VerifyOptions;
+use deltaic_store::{DEFAULT_BRANCH, RevisionSpec, Store, VerifyOptions};
 use serde::Serialize;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,6 +55,9 @@ struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     what: String,
+    /// Versions of the store that have it, as far as that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    versions: Option<Vec<String>>,
 }
 
 impl Problem {
@@ -68,6 +74,7 @@ impl Problem {
             object,
             path: Some(path),
             what,
+            versions: None,
         }
     }
 
@@ -121,6 +128,11 @@ impl Answer for Verified {
             count => page.paint.red(&units::plural(count, "problem", "problems")),
         };
         page.line(&format!("{verdict} · {}", self.checked.words()))?;
+        if let Checked::Store { commits, .. } = self.checked
+            && !self.ok
+        {
+            return self.print_store_problems(commits, page);
+        }
         let mut table = Table::new(&["PROBLEM", "OBJECT", "WHAT"]);
         for problem in &self.problems {
             table.row([
@@ -131,6 +143,159 @@ impl Answer for Verified {
         }
         table.print(page)
     }
+
+    fn print_quietly(&self, page: &mut Page<'_>) -> io::Result<()> {
+        match self.ok {
+            true => Ok(()),
+            false => self.print(page),
+        }
+    }
+}
+
+impl Verified {
+    fn print_store_problems(&self, commits: u64, page: &mut Page<'_>) -> io::Result<()> {
+        let mut table = Table::new(&["PROBLEM", "OBJECT", "VERSIONS", "WHAT"]);
+        for problem in &self.problems {
+            table.row([
+                problem.kind.to_owned(),
+                printable(&problem.subject()),
+                few(problem.versions.as_deref().unwrap_or_default()),
+                printable(&problem.what),
+            ]);
+        }
+        table.print(page)?;
+        let problems = self.problems.iter();
+        let named = problems
+            .filter_map(|problem| problem.versions.as_ref())
+            .flatten();
+        let affected = named.collect::<BTreeSet<_>>().len() as u64;
+        let objects = units::plural(self.problems.len() as u64, "object", "objects");
+        let commits = units::plural(commits, "version", "versions");
+        page.line(&match affected {
+            0 => format!("{objects} with problems; which versions need them is not known"),
+            affected => format!(
+                "{objects} with problems; {} of {commits} affected",
+                units::thousands(affected)
+            ),
+        })
+    }
+}
+
+/// The first of some names, and how many more there are.
+fn few(names: &[String]) -> String {
+    const LISTED: usize = 3;
+    let listed = names
+        .iter()
+        .take(LISTED)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(" ");
+    match names.len().saturating_sub(LISTED) {
+        0 => listed,
+        more => format!("{listed} +{more}"),
+    }
+}
+
+/// The versions of a store by the ids of what they have.
+struct Holders(HashMap<String, Vec<String>>);
+
+impl Holders {
+    /// Look for those of `wanted`; what cannot be read has no holders.
+    fn find(store: &Store, wanted: &HashSet<String>) -> Self {
+        let mut holders = Self(HashMap::new());
+        let mut seen = HashSet::new();
+        for repo in store.repos().unwrap_or_default() {
+            let mut heads: Vec<(BranchName, CommitId)> = Vec::new();
+            let branches = store.branches(&repo).unwrap_or_default().into_iter();
+            heads.extend(branches.map(|record| (record.branch, record.commit)));
+            let tags = store.tags(&repo).unwrap_or_default().into_iter();
+            heads.extend(tags.map(|tag| (tag.name, tag.commit)));
+            // Versions go by main where that has them.
+            heads.sort_by_key(|(name, _)| name.as_str() != DEFAULT_BRANCH);
+            for (name, head) in heads {
+                for entry in store.history(head) {
+                    let Ok((id, commit)) = entry else { break };
+                    if !seen.insert((repo.clone(), id)) {
+                        break;
+                    }
+                    let version = match name.as_str() {
+                        DEFAULT_BRANCH => format!("{repo}@{}", commit.version),
+                        name => format!("{repo}@{name}:{}", commit.version),
+                    };
+                    let ids = [id.to_string(), commit.tree.to_string()];
+                    let inner = store.snapshot(id).map(|snapshot| ids_in(&snapshot));
+                    for id in ids.into_iter().chain(inner.unwrap_or_default()) {
+                        if wanted.contains(&id) {
+                            holders.0.entry(id).or_default().push(version.clone());
+                        }
+                    }
+                }
+            }
+        }
+        holders
+    }
+
+    /// Those of anything that `object` names, each once.
+    fn of(&self, object: &str) -> Vec<String> {
+        let mut versions = Vec::new();
+        for id in ids_named(object) {
+            for version in self.0.get(id).into_iter().flatten() {
+                if !versions.contains(version) {
+                    versions.push(version.clone());
+                }
+            }
+        }
+        versions
+    }
+}
+
+/// Ids of all that a version has.
+fn ids_in(snapshot: &Snapshot) -> Vec<String> {
+    let tree = &snapshot.tree;
+    let tensors = tree.tensors.iter().map(|tensor| tensor.id.to_string());
+    let headers = tree.weight_files.iter().map(|file| file.header.to_string());
+    let files = tree.files.iter().map(|file| file.id.to_string());
+    let ids = tensors
+        .chain(headers)
+        .chain(files)
+        .chain([tree.schema.to_string()]);
+    let ids: BTreeSet<String> = ids.collect();
+    ids.into_iter().collect()
+}
+
+/// The ids in the words for an object; of an edge, that of the content it leads to.
+fn ids_named(object: &str) -> impl Iterator<Item = &str> {
+    let ids = object.split(|c: char| !c.is_ascii_hexdigit());
+    let skip = usize::from(object.starts_with("edge from"));
+    ids.filter(|id| id.len() == 64).skip(skip)
+}
+
+/// What is wrong with the objects of a store, each told of once.
+fn by_object(problems: Vec<deltaic_store::Problem>) -> Vec<Problem> {
+    let mut found: Vec<Problem> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for deltaic_store::Problem { kind, object, what } in problems {
+        match places.get(&object) {
+            Some(&at) => {
+                let known = &mut found[at].what;
+                if !known.split("; ").any(|part| part == what) {
+                    known.push_str("; ");
+                    known.push_str(&what);
+                }
+            }
+            None => {
+                places.insert(object.clone(), found.len());
+                found.push(Problem {
+                    kind,
+                    object,
+                    path: None,
+                    what,
+                    versions: None,
+                });
+            }
+        }
+    }
+    found
 }
 
 impl Checked {
@@ -193,7 +358,7 @@ pub fn run(args: &VerifyArgs, session: &Session) -> Result<ExitCode> {
     if !verified.ok && !session.output.is_json() {
         session.talk(match verified.checked {
             Checked::Store { .. } => {
-                "hint:  versions that are not named here stay usable; commit or revert anew what is damaged"
+                "hint:  versions that are not affected stay usable; committing the same checkpoint again stores its damaged contents anew"
             }
             Checked::Replica { .. } => "hint:  fetch what is wrong again with `deltaic pull --repair`",
         });
@@ -209,8 +374,20 @@ fn verify_store(read_data_percent: Option<f64>, session: &Session) -> Result<Ver
     let store = session.store()?;
     let options = VerifyOptions { read_data_percent };
     let report = store.verify(&options, &session.progress)?;
+    let ok = report.ok();
+    let mut problems = by_object(report.problems);
+    let wanted = problems
+        .iter()
+        .flat_map(|problem| ids_named(&problem.object));
+    let wanted: HashSet<String> = wanted.map(str::to_owned).collect();
+    if !wanted.is_empty() {
+        let holders = Holders::find(&store, &wanted);
+        for problem in &mut problems {
+            problem.versions = Some(holders.of(&problem.object));
+        }
+    }
     Ok(Verified {
-        ok: report.ok(),
+        ok,
         checked: Checked::Store {
             commits: report.commits,
             contents: report.contents,
@@ -218,19 +395,18 @@ fn verify_store(read_data_percent: Option<f64>, session: &Session) -> Result<Ver
             contents_read: report.contents_read,
             bytes_read: report.bytes_read,
         },
-        problems: (report.problems.into_iter())
-            .map(|problem| Problem {
-                kind: problem.kind,
-                object: problem.object,
-                path: None,
-                what: problem.what,
-            })
-            .collect(),
+        problems,
     })
 }
 
 fn verify_replica(dir: &Path, session: &Session) -> Result<Verified> {
-    dir.metadata().map_err(|error| Failure::file(dir, &error))?;
+    dir.metadata().map_err(|error| {
+        let repo = dir.to_str().and_then(|text| text.parse::<RevisionSpec>().ok());
+        let hint = repo.map(|_| {
+            "verify takes a replica's folder, or nothing to check the whole store with all its repositories"
+        });
+        Failure::file(dir, &error).hint_if(hint)
+    })?;
     let replica = ReplicaFolder::open(dir, &session.progress)?;
     let report = replica.verify(&session.progress)?;
     let ok = report.is_ok();
@@ -247,4 +423,43 @@ fn verify_replica(dir: &Path, session: &Session) -> Result<Verified> {
             extra: extra.into_iter().map(|problem| problem.object).collect(),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_told_of_once() {
+        let problem = |object: &str, what: &str| deltaic_store::Problem {
+            kind: "damaged",
+            object: object.to_owned(),
+            what: what.to_owned(),
+        };
+        let found = by_object(vec![
+            problem("a", "x"),
+            problem("b", "x"),
+            problem("a", "x"),
+            problem("a", "y"),
+        ]);
+        let found: Vec<_> = found
+            .iter()
+            .map(|p| (p.object.as_str(), p.what.as_str()))
+            .collect();
+        assert_eq!(found, [("a", "x; y"), ("b", "x")]);
+    }
+
+    #[test]
+    fn objects_name_ids() {
+        let (a, b) = ("a".repeat(64), "b".repeat(64));
+        let ids = |object: &str| ids_named(object).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(ids(&format!("content {a} (BF16)")), [a.as_str()]);
+        assert_eq!(
+            ids(&format!("edge from content {a} (BF16) to {b}")),
+            [b.as_str()]
+        );
+        assert!(ids("pack abc").is_empty());
+        let names: Vec<String> = ["x", "y", "z", "u"].map(str::to_owned).into();
+        assert_eq!(few(&names), "x y z +1");
+    }
 }

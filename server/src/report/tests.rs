@@ -315,3 +315,30 @@ fn a_folder_that_is_no_replica_has_a_hint_by_what_it_is() {
     std::fs::write(dir.path().join("x"), b"").expect("the folder can be written");
     assert!(hint(dir.path()).contains("--seed"));
 }
+
+#[test]
+fn hints_can_be_pasted() {
+    let hint = |kind, name: &str| {
+        let name = name.to_owned();
+        Failure::from(StoreError::NotFound { kind, name }).hint
+    };
+    assert!(
+        hint("version", "v9 of acme/policy@main, which is at v3")
+            .ends_with("`deltaic log acme/policy`")
+    );
+    assert!(hint("tag", "x of acme/policy").ends_with("`deltaic tag list acme/policy`"));
+    assert!(hint("store", "/s").contains("`deltaic init /s`"));
+    let named = |hint| with_store(hint, Path::new("/s"));
+    assert_eq!(
+        named("see `deltaic log a`, then `deltaic tag list a`"),
+        "see `deltaic --store /s log a`, then `deltaic --store /s tag list a`"
+    );
+    for plain in [
+        "see `deltaic help`",
+        "see `deltaic diff --help`",
+        "make one with `deltaic init x`",
+        "none",
+    ] {
+        assert_eq!(named(plain), plain);
+    }
+}
