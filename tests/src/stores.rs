@@ -54,7 +54,16 @@ impl ScratchStore {
 
     /// The program on another store.
     pub fn command_on(&self, store: &str, args: &[&str]) -> Command {
-        let mut command = self.bare_command(&["--store", store, "--json", "--progress", "none"]);
+        let settings = [
+            "--store",
+            store,
+            "--json",
+            "--progress",
+            "none",
+            "--wait",
+            "0s",
+        ];
+        let mut command = self.bare_command(&settings);
         command.args(args);
         command
     }
