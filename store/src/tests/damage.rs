@@ -2,6 +2,18 @@
 
 use super::*;
 
+/// Flip a bit every thousand bytes.
+fn damage_packs(store: &std::path::Path) {
+    for pack in std::fs::read_dir(store.join("packs")).expect("packs") {
+        let pack = pack.expect("entry").path();
+        let mut bytes = std::fs::read(&pack).expect("read");
+        for at in (40..bytes.len()).step_by(1000) {
+            bytes[at] ^= 1;
+        }
+        std::fs::write(pack, bytes).expect("write");
+    }
+}
+
 #[test]
 fn damage_to_a_pack_is_found_named_and_never_returned() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -50,14 +62,7 @@ fn a_commit_stores_anew_what_is_damaged() {
     let (store, _) = Store::init(folder.path()).expect("init");
     commit(&store, &mixed());
     drop(store);
-    for pack in std::fs::read_dir(folder.path().join("packs")).expect("packs") {
-        let pack = pack.expect("entry").path();
-        let mut bytes = std::fs::read(&pack).expect("read");
-        for at in (40..bytes.len()).step_by(1000) {
-            bytes[at] ^= 1;
-        }
-        std::fs::write(pack, bytes).expect("write");
-    }
+    damage_packs(folder.path());
     let store = Store::open(folder.path()).expect("open");
     let first = store
         .branch(&repo(), &branch("main"))
@@ -170,14 +175,7 @@ fn a_content_that_is_reached_by_an_edge_is_mended_too() {
     let (a, b) = (mixed(), mixed().step(5, 300));
     commit(&store, &a);
     drop(store);
-    for pack in std::fs::read_dir(folder.path().join("packs")).expect("packs") {
-        let pack = pack.expect("entry").path();
-        let mut bytes = std::fs::read(&pack).expect("read");
-        for at in (40..bytes.len()).step_by(1000) {
-            bytes[at] ^= 1;
-        }
-        std::fs::write(pack, bytes).expect("write");
-    }
+    damage_packs(folder.path());
     let store = Store::open(folder.path()).expect("open");
     let elsewhere = |checkpoint: &MemoryCheckpoint| {
         let request = CommitRequest {
