@@ -86,7 +86,9 @@ impl BaseEncoder {
     pub fn finish(self, out: &mut Vec<u8>) {
         assert_eq!(self.seen, self.elements, "less content than announced");
         out.extend_from_slice(&self.directory);
-        out.extend((self.directory.len() as u32).to_le_bytes());
+        let length = u32::try_from(self.directory.len())
+            .expect("a directory of 4 GiB would belong to a content of more than 100 TB");
+        out.extend(length.to_le_bytes());
     }
 }
 
