@@ -11,6 +11,7 @@
 //! | how is a patch proven? | [`Moments`], [`patch::Touched`] |
 //! | what is hashed? | [`ids`], [`object`] |
 
+pub mod answers;
 pub mod base;
 mod bits;
 pub mod bytes;
@@ -25,8 +26,13 @@ mod ord;
 pub mod patch;
 pub mod patch_set;
 pub mod progress;
+pub mod refusal;
+pub mod revision;
 pub mod safetensors;
+pub mod slice;
+pub mod upload;
 mod version;
+pub mod wire;
 mod zstd_frame;
 
 pub use dtype::{Dtype, ElementClass, Order};

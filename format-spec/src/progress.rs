@@ -1,7 +1,7 @@
 //! How long operations tell their caller where they stand, and how it stops them.
 
 /// Receives progress from libraries, which never print. Called from several threads.
-pub trait Progress: Sync {
+pub trait Progress: Send + Sync {
     /// A phase begins, such as `"reading"`; `total` is its work in bytes where that is known.
     fn phase(&self, name: &'static str, total: Option<u64>);
 

@@ -4,6 +4,7 @@ use super::{BLOCK_ELEMENTS, PIECE_ELEMENTS};
 use crate::error::{FormatError, Result};
 use crate::moments::Weights;
 use roaring::RoaringBitmap;
+use std::ops::Range;
 
 /// Changed elements of one block of 65,536 elements and how far each moved.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +70,36 @@ impl Changes {
             // The one 8-byte shift without a negative, -2⁶³, is its own inverse mod 2⁶⁴.
             *shift = shift.wrapping_neg();
         }
+    }
+
+    /// The changes of `blocks`, counted from the first of them.
+    #[must_use]
+    pub fn cut(&self, blocks: Range<u32>) -> Self {
+        let within = self.blocks.iter().filter(|b| blocks.contains(&b.number));
+        let blocks = within.map(|block| ChangedBlock {
+            number: block.number - blocks.start,
+            ..block.clone()
+        });
+        Self {
+            blocks: blocks.collect(),
+        }
+    }
+
+    /// The same changes `blocks` further on: undoes [`cut`](Self::cut).
+    ///
+    /// # Panics
+    ///
+    /// If they would leave their piece.
+    #[must_use]
+    pub fn moved_by(mut self, blocks: u32) -> Self {
+        for block in &mut self.blocks {
+            block.number += blocks;
+            assert!(
+                u64::from(block.number) < PIECE_ELEMENTS / BLOCK_ELEMENTS,
+                "changes stay within their piece"
+            );
+        }
+        self
     }
 
     /// Changes from pairs of element and shift.

@@ -1,8 +1,8 @@
 //! Revisions: how people name versions, `REPO[@REV][:PATH]`.
 
-use crate::error::StoreError;
-use deltaic_format::Version;
-use deltaic_format::name::{BranchName, RepoName, TreePath};
+use crate::error::{FormatError, Result};
+use crate::name::{BranchName, RepoName, TreePath};
+use crate::version::Version;
 use std::fmt;
 use std::str::FromStr;
 
@@ -19,7 +19,7 @@ pub struct Selector {
 
 /// What a selector begins at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum SelectorKind {
+pub enum SelectorKind {
     /// A branch, a tag, or the beginning of a commit id, tried in this order.
     Name(BranchName),
     /// A version number along a branch, `main` where none is named.
@@ -56,11 +56,13 @@ impl Selector {
         }
     }
 
-    pub(crate) fn kind(&self) -> &SelectorKind {
+    /// What it begins at.
+    pub fn kind(&self) -> &SelectorKind {
         &self.kind
     }
 
-    pub(crate) fn back(&self) -> u64 {
+    /// How many first parents back from there.
+    pub fn back(&self) -> u64 {
         self.back
     }
 }
@@ -71,12 +73,13 @@ impl Default for Selector {
     }
 }
 
-pub(crate) fn default_branch() -> BranchName {
+/// [`DEFAULT_BRANCH`] as a name.
+pub fn default_branch() -> BranchName {
     BranchName::new(DEFAULT_BRANCH).expect("main is a valid name")
 }
 
-fn invalid(what: String) -> StoreError {
-    StoreError::Invalid { what }
+fn invalid(why: String) -> FormatError {
+    FormatError::invalid("revision", why)
 }
 
 fn version(text: &str) -> Option<Version> {
@@ -86,9 +89,9 @@ fn version(text: &str) -> Option<Version> {
 }
 
 impl FromStr for Selector {
-    type Err = StoreError;
+    type Err = FormatError;
 
-    fn from_str(text: &str) -> Result<Self, StoreError> {
+    fn from_str(text: &str) -> Result<Self> {
         if let Some((key, value)) = text.split_once('=') {
             if key.is_empty() || value.is_empty() {
                 return Err(invalid(format!("{text:?}: metadata is named as KEY=VALUE")));
@@ -106,7 +109,7 @@ impl FromStr for Selector {
                 Err(_) => return Err(invalid(format!("{text:?}: ~ is followed by a number"))),
             },
         };
-        let branch = |name: &str| BranchName::new(name).map_err(|e| invalid(e.to_string()));
+        let branch = |name: &str| BranchName::new(name);
         let kind = if let Some(version) = version(name) {
             SelectorKind::Version(None, version)
         } else if let Some((name, number)) = name.split_once(':') {
@@ -150,9 +153,9 @@ pub struct RevisionSpec {
 }
 
 impl FromStr for RevisionSpec {
-    type Err = StoreError;
+    type Err = FormatError;
 
-    fn from_str(text: &str) -> Result<Self, StoreError> {
+    fn from_str(text: &str) -> Result<Self> {
         let (repo, selector, path) = match text.split_once('@') {
             None => match text.split_once(':') {
                 None => (text, None, None),
@@ -163,11 +166,10 @@ impl FromStr for RevisionSpec {
                 (repo, Some(selector), path)
             }
         };
-        let name_error = |e: deltaic_format::FormatError| invalid(e.to_string());
         Ok(Self {
-            repo: RepoName::new(repo).map_err(name_error)?,
+            repo: RepoName::new(repo)?,
             selector: selector.map_or_else(|| Ok(Selector::default()), str::parse)?,
-            path: path.map(TreePath::new).transpose().map_err(name_error)?,
+            path: path.map(TreePath::new).transpose()?,
         })
     }
 }
