@@ -31,6 +31,12 @@ pub trait Checkpoint: Sync {
     /// A message for the user that names the file.
     fn read_data(&self, file: usize, offset: u64, out: &mut [u8]) -> Result<(), String>;
 
+    /// Whether tensor number `tensor`, of all in the schema's order, is known to be what the parent has in its place, so
+    /// that it need not be read.
+    fn unchanged(&self, _tensor: usize) -> bool {
+        false
+    }
+
     /// All other files, ascending by path.
     fn files(&self) -> &[PlainFile];
 

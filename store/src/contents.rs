@@ -11,17 +11,20 @@ use deltaic_format::Moments;
 use deltaic_format::base::BASE_BLOCK_ELEMENTS;
 use deltaic_format::ids::TensorId;
 use deltaic_format::patch::{
-    Changes, PIECE_ELEMENTS, PatchHasher, apply, compose, piece_count, piece_len,
+    BLOCK_ELEMENTS, Changes, PIECE_ELEMENTS, PatchHasher, apply, compose, piece_count, piece_len,
 };
 use deltaic_format::patch_set::PatchSetReader;
 use moka::sync::Cache;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of patch sets kept in memory as they are stored: a set holds many tensors, which are mostly wanted together.
 const CACHE_BYTES: u64 = 128 << 20;
 
-/// Changes of so many edges are held at a time.
+/// Changes of so many edges are held at a time,
 const FOLD: usize = 16;
+/// or of fewer that have so many changes.
+const FOLD_CHANGES: u64 = 1 << 22;
 
 /// Chains shorter than this are never long,
 const FEW_EDGES: usize = 16;
@@ -158,6 +161,10 @@ impl Contents {
             parts.push(sum);
             Ok(())
         };
+        let is_much = |parts: &[Changes]| {
+            let added = parts.iter().skip(1).map(Changes::len).sum::<u64>();
+            parts.len() >= FOLD || added >= FOLD_CHANGES
+        };
         for step in steps {
             if let Some(location) = step.edge.piece(piece) {
                 let mut changes = self.changes_at(location)?;
@@ -167,7 +174,7 @@ impl Contents {
                 parts.push(changes);
             }
             // A long path is added up as it goes, so that memory does not grow with it.
-            if parts.len() >= FOLD {
+            if is_much(&parts) {
                 fold(&mut parts)?;
             }
         }
@@ -262,32 +269,39 @@ impl ContentReader<'_> {
         piece_count(self.record.elements)
     }
 
-    fn blocks(&self, piece: u64) -> std::ops::Range<u64> {
-        let first = piece * (PIECE_ELEMENTS / BASE_BLOCK_ELEMENTS);
-        let elements = piece_len(self.record.elements, piece);
-        first..first + elements.div_ceil(BASE_BLOCK_ELEMENTS)
+    fn blocks(&self, piece: u64) -> Range<u64> {
+        0..piece_len(self.record.elements, piece).div_ceil(BASE_BLOCK_ELEMENTS)
     }
 
     /// The bytes of piece `piece`.
     pub(crate) fn piece(&self, piece: u64) -> Result<Vec<u8>> {
-        let width = self.key.class.width();
-        let mut content = vec![0; piece_len(self.record.elements, piece) as usize * width];
-        self.file.decode(self.blocks(piece), &mut content)?;
-        let changes = self.contents.compose_piece(self.key, &self.steps, piece)?;
-        apply(self.key.class, &mut content, &changes)
-            .map_err(|e| StoreError::corrupt(self.key, e))?;
+        self.part(piece, self.blocks(piece))
+    }
+
+    /// The bytes of blocks `blocks` of piece `piece`, of which it has that many.
+    pub(crate) fn part(&self, piece: u64, blocks: Range<u64>) -> Result<Vec<u8>> {
+        let class = self.key.class;
+        let end = (blocks.end * BASE_BLOCK_ELEMENTS).min(piece_len(self.record.elements, piece));
+        let elements = end - blocks.start * BASE_BLOCK_ELEMENTS;
+        let mut content = vec![0; elements as usize * class.width()];
+        let first = piece * (PIECE_ELEMENTS / BASE_BLOCK_ELEMENTS);
+        self.file
+            .decode(first + blocks.start..first + blocks.end, &mut content)?;
+        if self.steps.is_empty() {
+            return Ok(content);
+        }
+        let mut changes = self.contents.compose_piece(self.key, &self.steps, piece)?;
+        if blocks != self.blocks(piece) {
+            const EACH: u64 = BASE_BLOCK_ELEMENTS / BLOCK_ELEMENTS;
+            changes = changes.cut((blocks.start * EACH) as u32..(blocks.end * EACH) as u32);
+        }
+        apply(class, &mut content, &changes).map_err(|e| StoreError::corrupt(self.key, e))?;
         Ok(content)
     }
 
-    /// Piece `piece` as a base: as it is stored where the content has a base of its own, else coded anew.
-    pub(crate) fn piece_as_base(&self, piece: u64) -> Result<Vec<u8>> {
-        if self.steps.is_empty() {
-            return self.file.cut(self.blocks(piece));
-        }
-        Ok(deltaic_format::base::encode_base(
-            self.key.class,
-            &self.piece(piece)?,
-        ))
+    /// The content's own base, if it has one, so that what is stored can be sent as it is.
+    pub(crate) fn own_base(&self) -> Option<&BaseFile<'_>> {
+        self.steps.is_empty().then_some(&self.file)
     }
 
     /// Give every piece to `receive`, in order, and fail at the end if they do not hash to the content's id:

@@ -3,54 +3,10 @@
 use crate::error::{Result, StoreError};
 use crate::records::ContentKey;
 use crate::store::Store;
-use deltaic_format::name::TreePath;
+use deltaic_format::answers::{TensorChange, TensorDiff};
 use deltaic_format::object::{Counterparts, Snapshot, TensorSpec, TensorView};
 use deltaic_format::progress::Progress;
 use rayon::prelude::*;
-
-/// How a tensor differs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TensorChange {
-    /// Only the second version has it.
-    Added,
-    /// Only the first version has it.
-    Removed,
-    /// Its class or size changed, so that no patch leads from one to the other.
-    Retyped,
-    /// Some elements changed.
-    Changed,
-}
-
-impl TensorChange {
-    /// The kind in one word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Removed => "removed",
-            Self::Retyped => "retyped",
-            Self::Changed => "changed",
-        }
-    }
-}
-
-/// One tensor that differs between two versions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorDiff {
-    /// Its weight file.
-    pub path: TreePath,
-    /// What it is, in the second version if that has it.
-    pub spec: TensorSpec,
-    /// How it differs.
-    pub change: TensorChange,
-    /// Elements that differ; all of them unless it is [`TensorChange::Changed`].
-    pub changed: u64,
-    /// Elements that moved up by one representable value.
-    pub plus_one: u64,
-    /// Elements that moved down by one.
-    pub minus_one: u64,
-    /// What the change takes: the composed patch encoded alone, or the whole content where that is smaller.
-    pub patch_bytes: u64,
-}
 
 impl Store {
     /// The tensors that differ between two versions, in the second one's order, removed ones last.

@@ -2,6 +2,7 @@
 
 use deltaic_format::FormatError;
 use deltaic_format::ids::CommitId;
+use deltaic_format::refusal::Refusal;
 use std::path::{Path, PathBuf};
 
 /// Why the store could not do what it was asked.
@@ -68,6 +69,12 @@ pub enum StoreError {
         /// What is wrong, naming the file.
         what: String,
     },
+    /// What was uploaded is not what it claims to be.
+    #[error("the upload was refused: {what}")]
+    Upload {
+        /// The object and what is wrong with it.
+        what: String,
+    },
     /// Invalid input: a name, a revision, metadata.
     #[error("{what}")]
     Invalid {
@@ -125,5 +132,45 @@ impl StoreError {
 impl From<FormatError> for StoreError {
     fn from(error: FormatError) -> Self {
         Self::corrupt("stored data", error)
+    }
+}
+
+/// What of an error is told to whoever asked, in this process or over the wire.
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::from(&error)
+    }
+}
+
+/// The same of an error that is kept.
+impl From<&StoreError> for Refusal {
+    fn from(error: &StoreError) -> Self {
+        let words = error.to_string();
+        match error {
+            StoreError::NotFound { kind, name } => Self::NotFound {
+                kind: (*kind).to_owned(),
+                name: name.clone(),
+            },
+            StoreError::Conflict { what } => Self::Conflict { what: what.clone() },
+            StoreError::Ambiguous { prefix, candidates } => Self::Ambiguous {
+                prefix: prefix.clone(),
+                candidates: candidates.clone(),
+            },
+            StoreError::Corrupt { object, what } => Self::Corrupt {
+                object: object.clone(),
+                what: what.clone(),
+            },
+            StoreError::NoSpace { path } => Self::NoSpace {
+                place: path.display().to_string(),
+            },
+            StoreError::Checkpoint { what } => Self::Checkpoint { what: what.clone() },
+            StoreError::Upload { what } => Self::Upload { what: what.clone() },
+            StoreError::Invalid { what } => Self::Invalid { what: what.clone() },
+            StoreError::Interrupted => Self::Interrupted,
+            StoreError::Locked { .. } => Self::Unavailable { what: words },
+            StoreError::StoreFormat { .. } | StoreError::Io { .. } | StoreError::Database(_) => {
+                Self::Failed { what: words }
+            }
+        }
     }
 }

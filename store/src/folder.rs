@@ -5,6 +5,7 @@
 //! lock     held exclusively by the one process that has the store open
 //! db/      RocksDB
 //! packs/   bases, immutable, named by their hash
+//! uploads/ what came of uploads that are not finished; made when it is first needed
 //! tmp/     files being written; emptied when the store is opened
 //! ```
 
@@ -40,7 +41,7 @@ impl Folder {
         let foreign = fs::read_dir(root)
             .map_err(|e| StoreError::io(root, e))?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .find(|name| !["lock", "db", "packs", "tmp"].contains(&name.as_str()));
+            .find(|name| !["lock", "db", "packs", "tmp", "uploads"].contains(&name.as_str()));
         if let Some(name) = foreign {
             return Err(StoreError::Conflict {
                 what: format!(
@@ -149,6 +150,10 @@ impl Folder {
 
     pub(crate) fn packs(&self) -> PathBuf {
         self.root.join("packs")
+    }
+
+    pub(crate) fn uploads(&self) -> PathBuf {
+        self.root.join("uploads")
     }
 
     pub(crate) fn database(&self) -> PathBuf {

@@ -9,6 +9,7 @@
 //! | how is the cheapest path found? | `graph` |
 //! | how is a content read, its patches composed? | `contents` |
 //! | how is "give me N, I hold M" answered? | `fetch` |
+//! | how does a version come from elsewhere? | `upload` |
 //! | what lies where on disk? | `folder`, `packs`, `database`, `records` |
 
 mod checkpoint;
@@ -19,26 +20,23 @@ mod database;
 mod diff;
 mod error;
 mod fetch;
+mod files;
 mod folder;
 mod graph;
 mod packs;
 mod records;
 mod refs;
 mod resolve;
-mod revision;
 mod stats;
 mod store;
+mod upload;
 mod verify;
 
 #[cfg(test)]
 mod tests;
 
 pub use checkpoint::{Checkpoint, PlainFile};
-pub use commit::{CommitOutcome, CommitRequest, Expect};
-pub use diff::{TensorChange, TensorDiff};
 pub use error::{Result, StoreError};
-pub use refs::Tag;
-pub use revision::{DEFAULT_BRANCH, RevisionSpec, Selector};
-pub use stats::{StoreStats, TensorStats, VersionStats};
+pub use fetch::Fetch;
 pub use store::Store;
-pub use verify::{Problem, VerifyOptions, VerifyReport};
+pub use upload::Upload;

@@ -361,6 +361,12 @@ impl BaseFile<'_> {
         self.directory.elements()
     }
 
+    /// Bytes that blocks `blocks` take as they are stored.
+    pub(crate) fn stored_len(&self, blocks: Range<u64>) -> u64 {
+        let range = self.directory.byte_range(blocks);
+        range.end - range.start
+    }
+
     /// Decode blocks `blocks` into `content`, which has their length.
     pub(crate) fn decode(&self, blocks: Range<u64>, content: &mut [u8]) -> Result<()> {
         self.with_encoded(blocks.clone(), |encoded| {

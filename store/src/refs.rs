@@ -3,6 +3,7 @@
 use crate::database::{Batch, Table};
 use crate::error::{Result, StoreError};
 use crate::store::Store;
+use deltaic_format::answers::Tag;
 use deltaic_format::bytes::ByteReader;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
@@ -10,32 +11,20 @@ use deltaic_format::object::{RefRecord, SignedRef};
 use deltaic_format::{FormatError, Version};
 use std::collections::HashSet;
 
-/// A tag.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tag {
-    /// Its name.
-    pub name: BranchName,
-    /// What it names, for ever.
-    pub commit: CommitId,
-    /// When it was made, milliseconds since 1970, UTC.
-    pub time_ms: i64,
+/// A tag as the value of its row.
+fn tag_to_bytes(tag: &Tag) -> Vec<u8> {
+    [&tag.commit.0[..], &tag.time_ms.to_le_bytes()].concat()
 }
 
-impl Tag {
-    fn to_bytes(&self) -> Vec<u8> {
-        [&self.commit.0[..], &self.time_ms.to_le_bytes()].concat()
-    }
-
-    fn from_bytes(name: BranchName, bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut reader = ByteReader::new("tag", bytes);
-        let tag = Self {
-            name,
-            commit: CommitId(reader.array()?),
-            time_ms: reader.i64()?,
-        };
-        reader.finish()?;
-        Ok(tag)
-    }
+fn tag_from_bytes(name: BranchName, bytes: &[u8]) -> Result<Tag, FormatError> {
+    let mut reader = ByteReader::new("tag", bytes);
+    let tag = Tag {
+        name,
+        commit: CommitId(reader.array()?),
+        time_ms: reader.i64()?,
+    };
+    reader.finish()?;
+    Ok(tag)
 }
 
 pub(crate) fn ref_key(repo: &RepoName, name: &BranchName) -> Vec<u8> {
@@ -64,7 +53,7 @@ pub(crate) fn ref_in_row(key: &[u8], value: &[u8]) -> Result<RefRecord> {
 /// The tag in a row.
 pub(crate) fn tag_in_row(key: &[u8], value: &[u8]) -> Result<Tag> {
     let object = || format!("tag {}", String::from_utf8_lossy(key).replace('\0', "@"));
-    Tag::from_bytes(name_in_key(key)?, value).map_err(|e| StoreError::corrupt(object(), e))
+    tag_from_bytes(name_in_key(key)?, value).map_err(|e| StoreError::corrupt(object(), e))
 }
 
 /// The name after the repository in a ref's key.
@@ -298,7 +287,7 @@ impl Store {
             time_ms,
         };
         let mut batch = Batch::default();
-        batch.put(Table::Tags, ref_key(repo, name), tag.to_bytes());
+        batch.put(Table::Tags, ref_key(repo, name), tag_to_bytes(&tag));
         self.database().publish(batch)?;
         Ok(tag)
     }
@@ -323,7 +312,7 @@ impl Store {
         let object = || format!("tag {name} of {repo}");
         self.database()
             .read(Table::Tags, &ref_key(repo, name), object, |bytes| {
-                Tag::from_bytes(name.clone(), bytes)
+                tag_from_bytes(name.clone(), bytes)
             })
     }
 

@@ -2,12 +2,12 @@
 
 use crate::database::Table;
 use crate::error::{Result, StoreError};
-use crate::revision::{Selector, SelectorKind, default_branch};
 use crate::store::Store;
 use deltaic_format::Version;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::Commit;
+use deltaic_format::revision::{Selector, SelectorKind, default_branch};
 use std::collections::HashSet;
 
 /// Shortest prefix that names a commit.

@@ -4,60 +4,12 @@ use crate::database::Table;
 use crate::error::Result;
 use crate::records::{ContentKey, ContentRecord};
 use crate::store::Store;
+use deltaic_format::answers::{StoreStats, TensorStats, VersionStats};
 use deltaic_format::bytes::ByteReader;
 use deltaic_format::name::RepoName;
 use deltaic_format::object::Snapshot;
 use rayon::prelude::*;
 use std::collections::HashSet;
-
-/// What one tensor of a version took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TensorStats {
-    /// Elements that changed against the first parent; all where that has no such tensor.
-    pub changed: u64,
-    /// What the change takes as stored, in its smallest coding.
-    pub patch_bytes: u64,
-}
-
-/// What a version took.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct VersionStats {
-    /// Elements of all tensors.
-    pub elements: u64,
-    /// Those that changed against the first parent.
-    pub changed: u64,
-    /// Bytes of all files.
-    pub full_bytes: u64,
-    /// What the changes take as stored, in their smallest coding.
-    pub patch_bytes: u64,
-    /// What the store grew by when the version was made; `None` if it was not made here.
-    pub new_bytes: Option<u64>,
-    /// The same per tensor, in the tree's order.
-    pub tensors: Vec<TensorStats>,
-}
-
-/// What a store, or one repository of it, holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StoreStats {
-    /// Repositories.
-    pub repos: u64,
-    /// Branches.
-    pub branches: u64,
-    /// Commits that branches and tags reach.
-    pub commits: u64,
-    /// Distinct contents of tensors, and of large files, that those commits have.
-    pub contents: u64,
-    /// Bytes of all their files, version by version, as if each were stored whole.
-    pub full_bytes: u64,
-    /// Bytes on disk of the whole store.
-    pub store_bytes: u64,
-    /// Bytes of the bases of those contents.
-    pub base_bytes: u64,
-    /// Bytes of the edges between those contents, as stored.
-    pub edge_bytes: u64,
-    /// Edges between the newest versions' contents and their bases, at most.
-    pub longest_chain: u64,
-}
 
 impl Store {
     /// What `version` took against its first parent.

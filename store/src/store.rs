@@ -6,11 +6,10 @@ use crate::error::{Result, StoreError};
 use crate::folder::Folder;
 use crate::packs::PackReader;
 use crate::records::ContentKey;
+use crate::upload::{OpenUploads, sweep_uploads};
 use deltaic_format::ElementClass;
-use deltaic_format::fetch::{Delivery, FetchPlan, TensorWish};
 use deltaic_format::ids::{CommitId, FileId, TensorId};
 use deltaic_format::object::{CanonicalObject, Commit, Schema, Snapshot, Tree};
-use deltaic_format::progress::Progress;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +28,7 @@ pub struct Store {
     next_set: AtomicU64,
     /// Held by whoever changes refs or writes a commit.
     writer: Mutex<()>,
+    uploads: OpenUploads,
     /// Last, so that the lock is given up after the database is closed.
     folder: Folder,
 }
@@ -105,11 +105,13 @@ impl Store {
                 .ok_or_else(|| StoreError::corrupt("a patch set", "its key is none"))?,
         };
         sweep_packs(&folder, &database)?;
+        sweep_uploads(&folder)?;
         let packs = PackReader::new(&folder);
         Ok(Self {
             contents: Contents::new(database, packs),
             next_set: AtomicU64::new(next_set),
             writer: Mutex::new(()),
+            uploads: OpenUploads::default(),
             folder,
         })
     }
@@ -133,6 +135,10 @@ impl Store {
 
     pub(crate) fn allocate_set(&self) -> u64 {
         self.next_set.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn uploads(&self) -> &OpenUploads {
+        &self.uploads
     }
 
     pub(crate) fn writer(&self) -> MutexGuard<'_, ()> {
@@ -179,43 +185,6 @@ impl Store {
             .map_err(|e| StoreError::corrupt(format!("commit {id}"), e))
     }
 
-    /// What a fetch of `wishes` from `want` would take.
-    ///
-    /// # Errors
-    ///
-    /// If stored data is damaged.
-    pub fn plan(&self, want: &Snapshot, wishes: &[TensorWish]) -> Result<FetchPlan> {
-        self.contents.plan(want, wishes)
-    }
-
-    /// The same with the exact bytes of the patches, which are composed and encoded for it.
-    ///
-    /// # Errors
-    ///
-    /// If stored data is damaged, or the caller stops.
-    pub fn plan_exactly(
-        &self,
-        want: &Snapshot,
-        wishes: &[TensorWish],
-        progress: &dyn Progress,
-    ) -> Result<FetchPlan> {
-        self.contents.plan_exactly(want, wishes, progress)
-    }
-
-    /// Send what turns the contents that `wishes` says are held into those of `want`, in bounded parts.
-    ///
-    /// # Errors
-    ///
-    /// If stored data is damaged, or whatever `deliver` fails with.
-    pub fn fetch<E: From<StoreError>>(
-        &self,
-        want: &Snapshot,
-        wishes: &[TensorWish],
-        deliver: &mut dyn FnMut(Delivery<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.contents.fetch(want, wishes, deliver)
-    }
-
     /// Send the bytes of a file, whole or in parts, after they were checked as far as each part allows: they hash to
     /// `id` exactly if this returns `Ok`.
     ///
@@ -242,7 +211,7 @@ impl Store {
         Ok(reader.check_hash(&hasher)?)
     }
 
-    fn small_file(&self, id: FileId) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn small_file(&self, id: FileId) -> Result<Option<Vec<u8>>> {
         let Some(bytes) = self.database().get(Table::Files, id.as_bytes())? else {
             return Ok(None);
         };

@@ -6,6 +6,7 @@ use crate::packs::{hash_pack, pack_file_name};
 use crate::records::{ContentKey, EdgeRecord, edge_ends, edge_key};
 use crate::refs::{ref_in_row, tag_in_row};
 use crate::store::Store;
+use deltaic_format::answers::{Problem, VerifyOptions, VerifyReport};
 use deltaic_format::ids::{CommitId, FileId, TensorId};
 use deltaic_format::object::{Snapshot, TensorView};
 use deltaic_format::patch::PIECE_ELEMENTS;
@@ -13,65 +14,27 @@ use deltaic_format::progress::Progress;
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashSet};
 
-/// What to check beyond structure.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct VerifyOptions {
-    /// Share of the contents that are read and hashed, in percent; the choice depends on their ids alone.
-    pub read_data_percent: Option<f64>,
-}
-
-/// Something that is not as it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// `"missing"`, `"damaged"` or `"disconnected"`.
-    pub kind: &'static str,
-    /// Which object.
-    pub object: String,
-    /// What is wrong with it.
-    pub what: String,
-}
-
-/// What was checked and found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct VerifyReport {
-    /// Commits checked.
-    pub commits: u64,
-    /// Contents checked.
-    pub contents: u64,
-    /// Edges checked.
-    pub edges: u64,
-    /// Contents read and hashed.
-    pub contents_read: u64,
-    /// Bytes of those.
-    pub bytes_read: u64,
-    /// What is wrong; empty if all is well.
-    pub problems: Vec<Problem>,
-}
-
-impl VerifyReport {
-    /// Whether nothing is wrong.
-    pub fn ok(&self) -> bool {
-        self.problems.is_empty()
-    }
-
-    /// Note damage and go on; other errors end the check.
-    fn note(&mut self, kind: &'static str, result: Result<()>) -> Result<()> {
-        match result {
-            Ok(()) => Ok(()),
-            Err(StoreError::Corrupt { object, what }) => {
-                self.problems.push(Problem { kind, object, what });
-                Ok(())
-            }
-            Err(StoreError::NotFound { kind: what, name }) => {
-                self.problems.push(Problem {
-                    kind: "missing",
-                    object: format!("{what} {name}"),
-                    what: "it is not in the store".to_owned(),
-                });
-                Ok(())
-            }
-            Err(other) => Err(other),
+/// Note damage and go on; other errors end the check.
+fn note(report: &mut VerifyReport, kind: &'static str, result: Result<()>) -> Result<()> {
+    match result {
+        Ok(()) => Ok(()),
+        Err(StoreError::Corrupt { object, what }) => {
+            report.problems.push(Problem {
+                kind: kind.into(),
+                object,
+                what,
+            });
+            Ok(())
         }
+        Err(StoreError::NotFound { kind: what, name }) => {
+            report.problems.push(Problem {
+                kind: "missing".into(),
+                object: format!("{what} {name}"),
+                what: "it is not in the store".to_owned(),
+            });
+            Ok(())
+        }
+        Err(other) => Err(other),
     }
 }
 
@@ -100,7 +63,7 @@ impl Store {
                     files.extend(version.tree.weight_files.iter().map(|f| f.header));
                     files.extend(version.files().iter().map(|f| f.id));
                 }
-                Err(error) => report.note("damaged", Err(error))?,
+                Err(error) => note(&mut report, "damaged", Err(error))?,
             }
         }
         for &file in &files {
@@ -116,7 +79,7 @@ impl Store {
                     Ok(())
                 }
             });
-            report.note("damaged", checked)?;
+            note(&mut report, "damaged", checked)?;
         }
         self.check_connected(&contents, &mut report, progress)?;
         self.check_edges(&contents, &mut report, progress)?;
@@ -135,12 +98,12 @@ impl Store {
         for row in self.database().scan(Table::Refs, b"") {
             let head = row.and_then(|(key, value)| ref_in_row(&key, &value));
             let noted = head.map(|record| queue.push(record.commit));
-            report.note("damaged", noted)?;
+            note(report, "damaged", noted)?;
         }
         for row in self.database().scan(Table::Tags, b"") {
             let tag = row.and_then(|(key, value)| tag_in_row(&key, &value));
             let noted = tag.map(|tag| queue.push(tag.commit));
-            report.note("damaged", noted)?;
+            note(report, "damaged", noted)?;
         }
         let mut seen = HashSet::new();
         let mut order = Vec::new();
@@ -153,7 +116,7 @@ impl Store {
                 queue.extend(commit.parents);
                 order.push(id);
             });
-            report.note("damaged", noted)?;
+            note(report, "damaged", noted)?;
         }
         Ok(order)
     }
@@ -174,12 +137,12 @@ impl Store {
                 version.commit.version
             );
             let wrong = StoreError::corrupt(format!("commit {id}"), what);
-            report.note("damaged", Err(wrong))?;
+            note(report, "damaged", Err(wrong))?;
         }
         let wishes = deltaic_format::fetch::wishes_between(parent.as_ref(), &version);
         for (view, wish) in version.tensors().into_iter().zip(wishes) {
             let checked = self.check_tensor(&version, view, wish.have);
-            report.note("damaged", checked)?;
+            note(report, "damaged", checked)?;
         }
         Ok(version)
     }
@@ -232,7 +195,7 @@ impl Store {
             .collect();
         for result in results {
             report.contents += 1;
-            report.note("disconnected", result)?;
+            note(report, "disconnected", result)?;
         }
         Ok(())
     }
@@ -252,7 +215,7 @@ impl Store {
                 let (key, value) = match row {
                     Ok(row) => row,
                     Err(error) => {
-                        report.note("damaged", Err(error))?;
+                        note(report, "damaged", Err(error))?;
                         break;
                     }
                 };
@@ -265,7 +228,7 @@ impl Store {
                     })
                     .map_err(|e| StoreError::corrupt(format!("an edge of {from}"), e))
                     .and_then(|(to, edge)| self.check_edge(from, to, &edge));
-                report.note("damaged", checked)?;
+                note(report, "damaged", checked)?;
             }
         }
         Ok(())
@@ -346,7 +309,7 @@ impl Store {
         for result in results {
             report.contents_read += 1;
             let result = result.map(|bytes| report.bytes_read += bytes);
-            report.note("damaged", result)?;
+            note(report, "damaged", result)?;
         }
         Ok(())
     }
@@ -359,7 +322,7 @@ impl Store {
         for row in self.database().scan(Table::Packs, b"") {
             stop_if_cancelled(progress)?;
             let checked = row.and_then(|(key, _)| self.check_pack(&key, damaged_contents));
-            report.note("damaged", checked)?;
+            note(report, "damaged", checked)?;
         }
         Ok(())
     }

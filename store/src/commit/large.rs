@@ -33,6 +33,10 @@ impl Writing<'_> {
         packs: &mut PackWriter<'_>,
         made: &mut Made,
     ) -> Result<()> {
+        if let Some(stored) = self.known_unchanged(task) {
+            made.tensors.push(stored);
+            return Ok(());
+        }
         let class = task.spec.class;
         let elements = task.spec.elements();
         let Some((parent, moments)) = task.parent else {

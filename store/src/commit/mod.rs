@@ -18,6 +18,7 @@ use crate::packs::PackWriter;
 use crate::records::{ContentKey, ContentRecord, Origin};
 use crate::refs::put_ref;
 use crate::store::Store;
+use deltaic_format::answers::{CommitOutcome, CommitRequest, Expect};
 use deltaic_format::ids::{CommitId, TensorId};
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::{
@@ -26,7 +27,7 @@ use deltaic_format::object::{
 use deltaic_format::progress::Progress;
 use deltaic_format::{Moments, Version};
 use item::{Item, plan_items};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tensor::StoredTensor;
@@ -34,57 +35,24 @@ use tensor::StoredTensor;
 /// Threads of a commit: each may hold a few hundred megabytes where everything has changed.
 const MAX_THREADS: usize = 8;
 
-/// Where the caller expects the branch to stand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
-    /// It has no commit yet.
-    Nothing,
-    /// At this commit.
-    Commit(CommitId),
-}
-
-/// What to commit where, and what to say of it. The time is the caller's, so that the same request makes the
-/// same commit on the same parent.
-#[derive(Debug, Clone)]
-pub struct CommitRequest {
-    /// The repository; made if it is not there.
-    pub repo: RepoName,
-    /// The branch; made if the repository is new.
-    pub branch: BranchName,
-    /// What its maker says.
-    pub message: String,
-    /// Metadata, such as `step = 1200`.
-    pub meta: BTreeMap<String, String>,
-    /// Milliseconds since 1970, UTC.
-    pub time_ms: i64,
-    /// Fail unless the branch stands here.
-    pub expect: Option<Expect>,
-}
-
-/// A commit that is durable and visible.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CommitOutcome {
-    /// Its id.
-    pub id: CommitId,
-    /// Its number.
-    pub version: Version,
-    /// Elements of all tensors.
-    pub elements: u64,
-    /// Elements that changed against the first parent; all of them where there is none to compare with.
-    pub changed: u64,
-    /// Bytes of all files.
-    pub full_bytes: u64,
-    /// What the changes take as stored, in their smallest coding.
-    pub patch_bytes: u64,
-    /// What the store grew by: rows and packs.
-    pub new_bytes: u64,
-}
-
 /// A commit whose ref has moved.
-struct Published {
-    id: CommitId,
-    version: Version,
-    new_bytes: u64,
+pub(crate) struct Published {
+    pub(crate) id: CommitId,
+    pub(crate) version: Version,
+    pub(crate) new_bytes: u64,
+}
+
+/// A checkpoint whose contents are stored and proven, not yet visible.
+pub(crate) struct Written {
+    pub(crate) tree: Tree,
+    /// What each tensor took, in the tree's order.
+    pub(crate) tensors: Vec<StoredTensor>,
+    /// Bytes of all files.
+    pub(crate) full_bytes: u64,
+    /// Bytes that the store has grown by.
+    pub(crate) grown: u64,
+    /// What else is published with the tree: its schema.
+    pub(crate) batch: Batch,
 }
 
 /// What a running commit shares between its threads.
@@ -198,8 +166,35 @@ impl Store {
     ) -> Result<CommitOutcome> {
         let _writing = self.writer();
         Commit::check_texts(&request.message, &request.meta).map_err(invalid)?;
+        let parent = self.parent_of(&request.repo, &request.branch, request.expect)?;
+        let written = self.write_checkpoint(checkpoint, parent.as_ref(), progress)?;
+        let published = self.publish_tree(
+            request,
+            &written.tree,
+            parent.as_ref(),
+            Arc::new(checkpoint.schema().clone()),
+            written.grown,
+            written.batch,
+        )?;
+        Ok(CommitOutcome {
+            id: published.id,
+            version: published.version,
+            elements: checkpoint.schema().tensors().map(|t| t.elements()).sum(),
+            changed: written.tensors.iter().map(|t| t.changed).sum(),
+            full_bytes: written.full_bytes,
+            patch_bytes: written.tensors.iter().map(|t| t.patch_bytes).sum(),
+            new_bytes: published.new_bytes,
+        })
+    }
+
+    /// Store everything that `checkpoint` holds, as what follows `parent`; the caller has the [`writer`](Self::writer).
+    pub(crate) fn write_checkpoint(
+        &self,
+        checkpoint: &dyn Checkpoint,
+        parent: Option<&Snapshot>,
+        progress: &dyn Progress,
+    ) -> Result<Written> {
         let written_before = self.database().written();
-        let parent = self.parent_of(request)?;
         let writing = Writing {
             store: self,
             checkpoint,
@@ -207,7 +202,7 @@ impl Store {
             claimed: Mutex::default(),
             claimed_edges: Mutex::default(),
         };
-        let items = plan_items(checkpoint.schema(), parent.as_ref());
+        let items = plan_items(checkpoint.schema(), parent);
         let total = checkpoint
             .schema()
             .tensors()
@@ -231,41 +226,28 @@ impl Store {
         let schema = checkpoint.schema();
         let mut batch = Batch::default();
         batch.put(Table::Schemas, schema.id().0, schema.to_bytes());
-        let tree = Tree {
-            schema: schema.id(),
-            weight_files,
-            tensors: tensors.iter().map(|tensor| tensor.entry).collect(),
-            files,
-        };
-        let grown = self.database().written() - written_before + pack_bytes + file_bytes;
-        let published = self.publish_tree(
-            request,
-            &tree,
-            parent.as_ref(),
-            Arc::new(schema.clone()),
-            grown,
+        let headers = weight_files.iter().map(|f| f.data_offset()).sum::<u64>();
+        Ok(Written {
+            tree: Tree {
+                schema: schema.id(),
+                weight_files,
+                tensors: tensors.iter().map(|tensor| tensor.entry).collect(),
+                files,
+            },
+            tensors,
+            full_bytes: headers + total,
+            grown: self.database().written() - written_before + pack_bytes + file_bytes,
             batch,
-        )?;
-        let full_bytes = (tree
-            .weight_files
-            .iter()
-            .map(|f| f.data_offset())
-            .sum::<u64>())
-            + total;
-        Ok(CommitOutcome {
-            id: published.id,
-            version: published.version,
-            elements: schema.tensors().map(|t| t.elements()).sum(),
-            changed: tensors.iter().map(|t| t.changed).sum(),
-            full_bytes,
-            patch_bytes: tensors.iter().map(|t| t.patch_bytes).sum(),
-            new_bytes: published.new_bytes,
         })
     }
 
-    /// The version that a commit follows, checked against what the request expects.
-    fn parent_of(&self, request: &CommitRequest) -> Result<Option<Snapshot>> {
-        let CommitRequest { repo, branch, .. } = request;
+    /// The version that a commit follows, checked against where the branch is expected to stand.
+    pub(crate) fn parent_of(
+        &self,
+        repo: &RepoName,
+        branch: &BranchName,
+        expect: Option<Expect>,
+    ) -> Result<Option<Snapshot>> {
         let head = self.find_branch(repo, branch)?;
         if head.is_none() && self.exists(repo)? {
             return Err(StoreError::not_found(
@@ -274,7 +256,7 @@ impl Store {
             ));
         }
         let stands = head.as_ref().map(|record| record.commit);
-        let expected = match request.expect {
+        let expected = match expect {
             None => stands,
             Some(Expect::Nothing) => None,
             Some(Expect::Commit(id)) => Some(id),
@@ -315,7 +297,7 @@ impl Store {
         parent: Option<&Snapshot>,
         schema: Arc<Schema>,
         grown: u64,
-        mut batch: Batch,
+        batch: Batch,
     ) -> Result<Published> {
         let tree_bytes = tree.to_bytes();
         check_readable(&tree_bytes, &schema)?;
@@ -327,15 +309,36 @@ impl Store {
             message: request.message.clone(),
             meta: request.meta.clone(),
         };
+        self.publish_commit(
+            &request.repo,
+            &request.branch,
+            &commit,
+            tree_bytes,
+            grown,
+            batch,
+        )
+    }
+
+    /// Write a tree, its commit and the ref that moves to it in one durable batch, `grown` bytes having been written for
+    /// them before.
+    pub(crate) fn publish_commit(
+        &self,
+        repo: &RepoName,
+        branch: &BranchName,
+        commit: &Commit,
+        tree: Vec<u8>,
+        grown: u64,
+        mut batch: Batch,
+    ) -> Result<Published> {
         let id = commit.id();
-        batch.put(Table::Trees, commit.tree.0, tree_bytes);
+        batch.put(Table::Trees, commit.tree.0, tree);
         batch.put(Table::Commits, id.0, commit.to_bytes());
         let record = RefRecord {
-            repo: request.repo.clone(),
-            branch: request.branch.clone(),
+            repo: repo.clone(),
+            branch: branch.clone(),
             commit: id,
             version: commit.version,
-            time_ms: request.time_ms,
+            time_ms: commit.time_ms,
             expiry_ms: None,
         };
         put_ref(&mut batch, &record);

@@ -25,7 +25,8 @@ impl Store {
     ) -> Result<CommitOutcome> {
         let _writing = self.writer();
         Commit::check_texts(&request.message, &request.meta).map_err(invalid)?;
-        let parent = self.parent_of(request)?.ok_or_else(|| {
+        let parent = self.parent_of(&request.repo, &request.branch, request.expect)?;
+        let parent = parent.ok_or_else(|| {
             StoreError::not_found("branch", format!("{} of {}", request.branch, request.repo))
         })?;
         let mut wanted = self.snapshot(target)?;

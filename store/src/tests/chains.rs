@@ -1,6 +1,8 @@
 //! Versions, chains, fetches, and what is stored once.
 
+use super::fetch::{Held, all_chunks};
 use super::*;
+use deltaic_format::fetch::{Chunk, Delivery, FetchRequest};
 
 #[test]
 fn every_version_of_a_chain_reads_back_and_survives_reopening() {
@@ -46,39 +48,21 @@ fn a_fetch_leads_from_any_version_to_any_other() {
         .collect();
     for from in 0..versions.len() {
         for to in 0..versions.len() {
-            let wishes = wishes_between(Some(&snapshots[from]), &snapshots[to]);
-            let mut held = versions[from].clone();
-            let mut received = 0;
-            store
-                .fetch::<StoreError>(&snapshots[to], &wishes, &mut |delivery| {
-                    received += delivery.len();
-                    let Delivery::Patches { members, bytes } = delivery else {
-                        panic!("sparse changes travel as patches")
-                    };
-                    let set = PatchSetReader::new(bytes)?;
-                    for (piece, changes) in members.iter().zip(set.all()?) {
-                        let specs = &held.schema.files[0].tensors;
-                        let start: u64 =
-                            specs[..piece.tensor].iter().map(TensorSpec::byte_len).sum();
-                        let width = specs[piece.tensor].class.width() as u64;
-                        let first = (start + piece.piece * PIECE_ELEMENTS * width) as usize;
-                        let end = (start + specs[piece.tensor].byte_len()) as usize;
-                        deltaic_format::patch::apply(
-                            set.class(),
-                            &mut held.data[first..end],
-                            &changes,
-                        )?;
-                    }
-                    Ok(())
-                })
-                .expect("the fetch succeeds");
-            assert!(held.data == versions[to].data, "{from} to {to}");
-            let plan = store.plan(&snapshots[to], &wishes).expect("plan");
+            let request = FetchRequest::all(repo(), &snapshots[to], Some(&snapshots[from]));
+            let fetch = store.open_fetch(&request).expect("it fits");
+            let chunks = all_chunks(&store, &fetch);
+            let is_patch = |chunk: &Chunk| matches!(chunk.delivery, Delivery::Patches { .. });
+            assert!(
+                chunks.iter().all(is_patch),
+                "sparse changes travel as patches"
+            );
+            let mut held = Held::tensors(&versions[from]);
+            let received = held.take(&chunks);
+            held.check(&Held::tensors(&versions[to]));
+            let plan = store.plan(&fetch).expect("plan");
             assert_eq!(plan.longest_path, from.abs_diff(to) as u64);
             assert!(received <= plan.bytes + 200, "{received} {plan:?}");
-            let exact = store
-                .plan_exactly(&snapshots[to], &wishes, &Silent)
-                .expect("plan");
+            let exact = store.plan_exactly(&fetch, &Silent).expect("plan");
             assert_eq!(exact.bytes, received);
         }
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Flip a bit every thousand bytes.
-fn damage_packs(store: &std::path::Path) {
+pub(super) fn damage_packs(store: &std::path::Path) {
     for pack in std::fs::read_dir(store.join("packs")).expect("packs") {
         let pack = pack.expect("entry").path();
         let mut bytes = std::fs::read(&pack).expect("read");

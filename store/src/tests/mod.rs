@@ -1,22 +1,22 @@
 //! The store from commit to materialised content, on checkpoints held in memory.
 
 use crate::records::ContentKey;
-use crate::{
-    Checkpoint, CommitOutcome, CommitRequest, Expect, PlainFile, Store, StoreError, VerifyOptions,
-};
+use crate::{Checkpoint, PlainFile, Store, StoreError};
 use deltaic_format::Dtype;
-use deltaic_format::fetch::{Delivery, wishes_between};
+use deltaic_format::answers::{CommitOutcome, CommitRequest, Expect, VerifyOptions};
 use deltaic_format::ids::{CommitId, TensorId};
 use deltaic_format::name::{BranchName, RepoName, TreePath};
 use deltaic_format::object::{FileMode, Schema, Snapshot, TensorSpec, WeightFileSpec};
 use deltaic_format::patch::PIECE_ELEMENTS;
-use deltaic_format::patch_set::PatchSetReader;
 use deltaic_format::progress::Silent;
 use std::collections::BTreeMap;
 
 mod chains;
 mod damage;
+mod fetch;
 mod refs;
+mod slices;
+mod uploads;
 
 /// A checkpoint of one weight file and one other file.
 #[derive(Clone)]

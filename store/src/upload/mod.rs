@@ -1,0 +1,253 @@
+//! Uploads: a version that comes in parts, kept until all of it is there, and then committed as the one that its maker named.
+//!
+//! What comes is appended to a *spool*, a file of checked records in the store's folder (`spool`, `record`), so that neither
+//! a cut nor a restart loses it. Finishing turns the spool, on top of the parent's contents, into a checkpoint (`received`,
+//! `deliveries`, `files`, `checkpoint`), which is committed like any other: every content is made, hashed and proven, and what
+//! comes of it must be the very tree that was sent. Nothing else of the store is used for it than what the parent has: whoever knows
+//! an id does not thereby have the content.
+
+mod checkpoint;
+mod deliveries;
+mod files;
+mod received;
+mod record;
+mod spool;
+
+use crate::error::{Result, StoreError};
+use crate::folder::Folder;
+use crate::store::Store;
+use checkpoint::UploadedCheckpoint;
+use deltaic_format::answers::{CommitOutcome, Expect};
+use deltaic_format::ids::CommitId;
+use deltaic_format::name::{BranchName, RepoName};
+use deltaic_format::object::CanonicalObject;
+use deltaic_format::progress::Progress;
+use deltaic_format::upload::{UploadId, UploadItem, UploadPosition, UploadTarget};
+use received::Received;
+use spool::Spool;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What came of an upload that nobody goes on with is kept so long.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Uploads that are open in this process: each has one sender at a time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OpenUploads(Arc<Mutex<HashSet<UploadId>>>);
+
+/// One upload's entry there, for as long as it is open.
+#[derive(Debug)]
+struct Claim {
+    open: OpenUploads,
+    id: UploadId,
+}
+
+impl OpenUploads {
+    fn claim(&self, id: UploadId) -> Option<Claim> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.insert(id).then(|| Claim {
+            open: self.clone(),
+            id,
+        })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.remove(&self.id);
+    }
+}
+
+/// An upload that is open: what came of it so far, to be continued. Dropping it keeps that.
+#[derive(Debug)]
+pub struct Upload {
+    target: UploadTarget,
+    spool: Spool,
+    /// Given up last.
+    _claim: Claim,
+}
+
+impl Upload {
+    /// Where the sender goes on; `None` if nothing is held.
+    pub fn position(&self) -> Option<&UploadPosition> {
+        self.spool.position()
+    }
+
+    /// How many items are held.
+    pub fn items(&self) -> u64 {
+        self.spool.items()
+    }
+
+    /// Hold the next item, after which `position` is where the sender goes on.
+    ///
+    /// On error nothing has changed, and the same item may be tried again.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NoSpace`] if the disk is full; [`StoreError::Invalid`] if item or position is longer than any message;
+    /// [`StoreError::Upload`] if an object is longer than any may be.
+    pub fn append(&mut self, position: UploadPosition, item: UploadItem) -> Result<()> {
+        self.spool.append(position, &item)
+    }
+}
+
+impl Store {
+    /// What came of an upload whose commit is known and which the branch has: it was done before.
+    ///
+    /// # Errors
+    ///
+    /// If stored data is damaged.
+    pub fn committed(&self, target: &UploadTarget) -> Result<Option<CommitOutcome>> {
+        match target.commit {
+            Some(commit) => self.outcome_on(&target.repo, &target.branch, commit),
+            None => Ok(None),
+        }
+    }
+
+    /// Begin an upload, or go on with what is held of it. What was held under the same id for another branch or
+    /// parent is given up.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Conflict`] if it is open already; [`StoreError::NoSpace`] if the disk is full.
+    pub fn open_upload(&self, target: &UploadTarget) -> Result<Upload> {
+        let Some(claim) = self.uploads().claim(target.id) else {
+            return Err(StoreError::Conflict {
+                what: format!(
+                    "this upload to {}@{} is being received on another connection",
+                    target.repo, target.branch
+                ),
+            });
+        };
+        Ok(Upload {
+            spool: Spool::open(self.folder(), target)?,
+            target: target.clone(),
+            _claim: claim,
+        })
+    }
+
+    /// Make the version that was uploaded, and move the branch to it. If the branch has it already, that is success.
+    ///
+    /// What is held of the upload is given up on success, and where trying again could not help; on any other error it is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Upload`] if something is missing or is not what it claims to be, [`StoreError::Conflict`] if the branch
+    /// does not stand at the parent, [`StoreError::Corrupt`] if what the store has of the parent is damaged,
+    /// [`StoreError::NoSpace`] if the disk is full. Nothing of it is then visible.
+    pub fn finish_upload(&self, upload: Upload, progress: &dyn Progress) -> Result<CommitOutcome> {
+        let outcome = self.finish(&upload, progress);
+        let over = match &outcome {
+            Ok(_) => true,
+            Err(error) => matches!(
+                error,
+                StoreError::Upload { .. } | StoreError::Conflict { .. }
+            ),
+        };
+        if over {
+            upload.spool.remove();
+        }
+        outcome
+    }
+
+    fn finish(&self, upload: &Upload, progress: &dyn Progress) -> Result<CommitOutcome> {
+        // One at a time: what is known of all that came is held in memory.
+        let _writing = self.writer();
+        let UploadTarget { repo, branch, .. } = &upload.target;
+        let received = Received::read(&upload.spool, progress)?;
+        let version = &received.version;
+        if upload.target.commit.is_some_and(|id| id != version.id) {
+            return Err(refused("the commit is not the one that was announced"));
+        }
+        if let Some(outcome) = self.outcome_on(repo, branch, version.id)? {
+            return Ok(outcome);
+        }
+        let expect = upload.target.parent.map_or(Expect::Nothing, Expect::Commit);
+        let parent = self.parent_of(repo, branch, Some(expect))?;
+        received.check_place(parent.as_ref())?;
+
+        let checkpoint = UploadedCheckpoint::new(self, &upload.spool, &received, parent.as_ref())?;
+        let written = self.write_checkpoint(&checkpoint, parent.as_ref(), progress);
+        let mut written = written.map_err(|error| checkpoint.failure(error))?;
+        checkpoint.check_tree(&mut written)?;
+        let published = self.publish_commit(
+            repo,
+            branch,
+            &version.commit,
+            version.tree.to_bytes(),
+            written.grown,
+            written.batch,
+        )?;
+        Ok(CommitOutcome {
+            id: published.id,
+            version: published.version,
+            elements: version.elements(),
+            changed: written.tensors.iter().map(|t| t.changed).sum(),
+            full_bytes: written.full_bytes,
+            patch_bytes: written.tensors.iter().map(|t| t.patch_bytes).sum(),
+            new_bytes: published.new_bytes,
+        })
+    }
+
+    /// What commit `id` took, if the branch has it.
+    fn outcome_on(
+        &self,
+        repo: &RepoName,
+        branch: &BranchName,
+        id: CommitId,
+    ) -> Result<Option<CommitOutcome>> {
+        let Some(head) = self.find_branch(repo, branch)? else {
+            return Ok(None);
+        };
+        let version = match self.read_commit(id) {
+            Ok(commit) => commit.version,
+            Err(StoreError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let at = self.find_in_history(head.commit, |commit| commit.version <= version)?;
+        if at != Some(id) {
+            return Ok(None);
+        }
+        let stats = self.version_stats(&self.snapshot(id)?)?;
+        Ok(Some(CommitOutcome {
+            id,
+            version,
+            elements: stats.elements,
+            changed: stats.changed,
+            full_bytes: stats.full_bytes,
+            patch_bytes: stats.patch_bytes,
+            new_bytes: stats.new_bytes.unwrap_or_default(),
+        }))
+    }
+}
+
+/// Something that came is not what it claims to be.
+fn refused(what: impl ToString) -> StoreError {
+    StoreError::Upload {
+        what: what.to_string(),
+    }
+}
+
+/// Remove what was held of uploads that nobody has gone on with for a week.
+pub(crate) fn sweep_uploads(folder: &Folder) -> Result<()> {
+    let uploads = folder.uploads();
+    let io = |e| StoreError::io(&uploads, e);
+    let entries = match std::fs::read_dir(&uploads) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(io(e)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(io)?;
+        let path = entry.path();
+        let touched = entry.metadata().and_then(|m| m.modified()).map_err(io)?;
+        // A time in the future is no age.
+        let old = touched.elapsed().is_ok_and(|age| age > KEPT);
+        if old && spool::is_spool(&path) {
+            std::fs::remove_file(&path).map_err(|e| StoreError::io(&path, e))?;
+        }
+    }
+    Ok(())
+}
