@@ -1,14 +1,16 @@
-//! What a source sends, checked as it comes: files and whole contents, piece by piece, against their hashes.
+//! What a source sends, checked as it comes: files and whole contents, part by part, against their hashes.
 
 use crate::error::{ClientError, Result};
 use crate::parts::check_cancelled;
 use crate::source::Source;
-use deltaic_format::Moments;
 use deltaic_format::base::decode_base_of;
+use deltaic_format::fetch::Span;
 use deltaic_format::ids::FileId;
 use deltaic_format::object::TensorView;
-use deltaic_format::patch::{PIECE_ELEMENTS, piece_count, piece_len};
+use deltaic_format::patch::Changes;
+use deltaic_format::patch_set::PatchSetReader;
 use deltaic_format::progress::Progress;
+use deltaic_format::{FormatError, Moments};
 
 /// A tensor in words.
 pub(crate) fn tensor_name(view: &TensorView<'_>) -> String {
@@ -51,40 +53,81 @@ pub(crate) fn receive_file(
     Ok(received)
 }
 
-/// The whole content of a tensor, up to a piece.
+/// Check that `span` can be one of an answer about a tensor.
+fn check_span(view: &TensorView<'_>, span: Span) -> Result<()> {
+    match span.is_of(view.spec.elements()) {
+        true => Ok(()),
+        false => {
+            let Span {
+                first, elements, ..
+            } = span;
+            let what = format!("it has no span of {elements} elements from element {first} on");
+            Err(bad(view, what))
+        }
+    }
+}
+
+/// Decode a patch set whose members are `members`; `wished` says which tensor a span is of, if it was asked for.
+pub(crate) fn decode_patches<'a>(
+    members: &[Span],
+    bytes: &[u8],
+    mut wished: impl FnMut(Span) -> Result<TensorView<'a>>,
+) -> Result<Vec<(TensorView<'a>, Span, Changes)>> {
+    let damaged = |error: FormatError| ClientError::delivery("a patch set", error);
+    let reader = PatchSetReader::new(bytes).map_err(damaged)?;
+    let (found, named) = (reader.members().len(), members.len());
+    if found != named {
+        let what = format!("{found} members instead of {named}");
+        return Err(ClientError::delivery("a patch set", what));
+    }
+    let mut views = Vec::with_capacity(named);
+    for (&span, elements) in members.iter().zip(reader.members()) {
+        let view = wished(span)?;
+        check_span(&view, span)?;
+        if reader.class() != view.spec.class || u64::from(elements) != span.elements {
+            return Err(bad(&view, "a patch of another class or length"));
+        }
+        views.push((view, span));
+    }
+    let changes = reader.all().map_err(damaged)?;
+    let together = |((view, span), changes)| (view, span, changes);
+    Ok(views.into_iter().zip(changes).map(together).collect())
+}
+
+/// The whole content of a tensor, up to an element.
 #[derive(Default)]
 pub(crate) struct ContentArrival {
-    next_piece: u64,
+    next: u64,
     hasher: blake3::Hasher,
     moments: Moments,
 }
 
 impl ContentArrival {
-    /// Decode the next piece into `buffer`, and return where its bytes begin in the weight file.
-    pub(crate) fn piece(
+    /// Decode the next span into `buffer`, and return where its bytes begin in the weight file.
+    pub(crate) fn span(
         &mut self,
         view: &TensorView<'_>,
-        piece: u64,
+        span: Span,
         bytes: &[u8],
         buffer: &mut Vec<u8>,
     ) -> Result<u64> {
-        if piece != self.next_piece {
-            let what = format!("piece {piece} came twice or out of order");
+        check_span(view, span)?;
+        if span.first != self.next {
+            let (first, next) = (span.first, self.next);
+            let what = format!("element {first} and on came where element {next} is due");
             return Err(bad(view, what));
         }
         let class = view.spec.class;
-        let len = piece_len(view.spec.elements(), piece);
-        decode_base_of(class, len, bytes, buffer).map_err(|error| bad(view, error))?;
-        let first = piece * PIECE_ELEMENTS;
+        decode_base_of(class, span.elements, bytes, buffer).map_err(|error| bad(view, error))?;
         self.hasher.update(buffer);
-        self.moments = self.moments + Moments::of(class, first, buffer);
-        self.next_piece += 1;
-        Ok(view.offset + first * class.width() as u64)
+        self.moments = self.moments + Moments::of(class, span.first, buffer);
+        self.next = span.end();
+        Ok(view.offset + span.first * class.width() as u64)
     }
 
-    /// Whether all pieces are here.
+    /// Whether all of it is here.
     pub(crate) fn is_complete(&self, view: &TensorView<'_>) -> bool {
-        self.next_piece == piece_count(view.spec.elements())
+        self.next == view.spec.elements()
     }
 
     /// Check a complete content against what the version says of it.

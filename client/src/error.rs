@@ -1,8 +1,10 @@
 //! The client's errors: few kinds, each naming its object. They say what is the case; what to do about it is for whoever
 //! shows them.
 
+use deltaic_format::refusal::Refusal;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Why a checkpoint or a replica could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +120,33 @@ pub enum ClientError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The store, here or on a server, does not do what it was asked.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// No server can be reached, or the connection was lost more often than is tried again.
+    #[error("{endpoint} cannot be reached: {what}")]
+    Unreachable {
+        /// The server, or several.
+        endpoint: String,
+        /// What happened, the last time.
+        what: String,
+    },
+    /// Nothing came for too long.
+    #[error("{endpoint} has sent nothing for {} s", after.as_secs_f64())]
+    Stalled {
+        /// The server.
+        endpoint: String,
+        /// How long.
+        after: Duration,
+    },
+    /// A server answers what no server may.
+    #[error("{endpoint} does not keep to the protocol: {what}")]
+    Protocol {
+        /// The server.
+        endpoint: String,
+        /// What it did.
+        what: String,
     },
     /// The source of versions failed, with its own error.
     #[error(transparent)]

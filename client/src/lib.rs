@@ -8,23 +8,35 @@
 //! |---|---|
 //! | how is a checkpoint on disk read? | [`checkpoint`] |
 //! | how does a folder become and stay a replica? | [`replica`] |
-//! | where do versions come from? | [`source`] |
+//! | what can be asked of a store or a server? | [`repository`] |
+//! | how is a server asked? | [`remote`] |
+//! | where do a replica's versions come from? | [`source`] |
 //! | how are committed files written out? | [`export`](fn@export) |
+//! | how is a checkpoint committed to a server? | [`publish`](mod@publish) |
+//! | how is a history copied? | [`transfer`] |
+//! | how is all this done without blocking? | [`asynchronous`] |
 
 mod arrival;
+pub mod asynchronous;
 pub mod checkpoint;
 mod disk;
 mod error;
 mod export;
 mod handles;
 mod parts;
+pub mod publish;
+pub mod remote;
 pub mod replica;
+pub mod repository;
 pub mod source;
+pub mod transfer;
 #[cfg(test)]
 mod tests;
 
 pub use checkpoint::Checkpoint;
 pub use error::{ClientError, Result};
 pub use export::{ExportOutcome, export};
-pub use replica::{Proof, PullOptions, PullOutcome, ReplicaFolder};
-pub use source::Source;
+pub use remote::{Remote, RemoteOptions};
+pub use replica::{Proof, PullOptions, PullOutcome, ReplicaFolder, Trust};
+pub use repository::{Entry, Repository, UploadSource, Watcher};
+pub use source::{RepositorySource, Source};

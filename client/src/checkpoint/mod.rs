@@ -12,7 +12,7 @@ use crate::parts::read_exact_at;
 use deltaic_format::name::TreePath;
 use deltaic_format::object::{FileMode, Schema, WeightFileSpec};
 use deltaic_format::safetensors::{LENGTH_PREFIX, header_len, parse_header};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use walk::FoundFile;
 
 /// Ending of a weight file's name.
@@ -32,6 +32,7 @@ pub struct PlainFile {
 /// The files of a checkpoint as they were when it was opened; may be read from several threads.
 #[derive(Debug)]
 pub struct Checkpoint {
+    root: PathBuf,
     schema: Schema,
     headers: Vec<Vec<u8>>,
     files: Vec<PlainFile>,
@@ -79,12 +80,28 @@ impl Checkpoint {
             size: file.identity.len,
         });
         Ok(Self {
+            root: path.to_owned(),
             schema,
             headers,
             files: files.collect(),
             found: weights.into_iter().chain(others).collect(),
             handles: Handles::default(),
         })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// What tells these files from any others, and from themselves once they are changed: their places, lengths, times and
+    /// inodes, hashed.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_derive_key("deltaic 2026-11-30 checkpoint files v1");
+        for file in &self.found {
+            file.hash_identity(&mut hasher);
+        }
+        *hasher.finalize().as_bytes()
     }
 
     /// Names, dtypes, shapes and file layout of the tensors.

@@ -52,6 +52,25 @@ impl FoundFile {
         }
     }
 
+    /// Add to `hasher` what tells the file from another one, and from itself once it is changed.
+    pub(super) fn hash_identity(&self, hasher: &mut blake3::Hasher) {
+        let text = self.path.as_str().as_bytes();
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text);
+        hasher.update(&[self.mode as u8]);
+        let Identity {
+            len,
+            modified,
+            inode,
+        } = self.identity;
+        for number in [len, inode.0, inode.1] {
+            hasher.update(&number.to_le_bytes());
+        }
+        for number in [modified.0, modified.1] {
+            hasher.update(&number.to_le_bytes());
+        }
+    }
+
     /// Fail if `metadata` is not that of the file which was found.
     pub(super) fn check_identity(&self, metadata: &Metadata) -> Result<()> {
         if Identity::of(metadata) == self.identity {

@@ -6,8 +6,9 @@ use crate::arrival::{ContentArrival, bad, receive_file};
 use crate::disk::{Finish, Staging, check_tree, is_blocked, locate, sync_folder};
 use crate::error::{At, ClientError, Result};
 use crate::parts::check_cancelled;
-use crate::source::Source;
-use deltaic_format::fetch::{Delivery, TensorWish};
+use crate::source::{Ask, Source};
+use bytes::Bytes;
+use deltaic_format::fetch::{Delivery, Span, TensorWish};
 use deltaic_format::name::TreePath;
 use deltaic_format::object::{FileEntry, FileMode, Snapshot, TensorView, WeightFileEntry};
 use deltaic_format::progress::Progress;
@@ -202,10 +203,18 @@ impl Export<'_> {
             .map(|wish| (wish.tensor, ContentArrival::default()))
             .collect();
         let mut buffer = Vec::new();
-        self.source.fetch(self.want, &wishes, &mut |delivery| {
+        if wishes.is_empty() {
+            return Ok(());
+        }
+        let ask = Ask {
+            want: self.want,
+            held: None,
+            wishes: &wishes,
+        };
+        self.source.fetch(&ask, &mut |delivery| {
             check_cancelled(self.progress)?;
-            let (view, arrival, piece, bytes) = expected(&views, &mut open, delivery)?;
-            let offset = arrival.piece(&view, piece, bytes, &mut buffer)?;
+            let (view, arrival, span, bytes) = expected(&views, &mut open, delivery)?;
+            let offset = arrival.span(&view, span, &bytes, &mut buffer)?;
             self.staging.write_at(staged[&view.file], offset, &buffer)?;
             self.progress.advance(buffer.len() as u64);
             if arrival.is_complete(&view) {
@@ -215,7 +224,7 @@ impl Export<'_> {
             Ok(())
         })?;
         match open.keys().min() {
-            Some(&tensor) => Err(bad(&views[tensor], "not all of its pieces came")),
+            Some(&tensor) => Err(bad(&views[tensor], "not all of it came")),
             None => Ok(()),
         }
     }
@@ -235,18 +244,18 @@ impl Export<'_> {
 }
 
 /// The tensor that a delivery is of, if it is one that is still open.
-fn expected<'o, 'v, 'b>(
+fn expected<'o, 'v>(
     views: &[TensorView<'v>],
     open: &'o mut HashMap<usize, ContentArrival>,
-    delivery: Delivery<'b>,
-) -> Result<(TensorView<'v>, &'o mut ContentArrival, u64, &'b [u8])> {
-    let Delivery::Content { piece, bytes } = delivery else {
+    delivery: Delivery,
+) -> Result<(TensorView<'v>, &'o mut ContentArrival, Span, Bytes)> {
+    let Delivery::Content { span, bytes } = delivery else {
         let what = "a patch came, but nothing is held";
         return Err(ClientError::delivery("a tensor", what));
     };
-    let (Some(view), Some(arrival)) = (views.get(piece.tensor), open.get_mut(&piece.tensor)) else {
-        let object = format!("tensor number {}", piece.tensor);
+    let (Some(view), Some(arrival)) = (views.get(span.tensor), open.get_mut(&span.tensor)) else {
+        let object = format!("tensor number {}", span.tensor);
         return Err(ClientError::delivery(object, "it was not asked for"));
     };
-    Ok((*view, arrival, piece.piece, bytes))
+    Ok((*view, arrival, span, bytes))
 }

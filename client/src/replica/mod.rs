@@ -27,7 +27,7 @@ mod stamp;
 mod state;
 mod verify;
 
-pub use request::{Proof, PullOptions, PullOutcome};
+pub use request::{Proof, PullOptions, PullOutcome, Trust};
 pub use verify::{Problem, VerifyReport};
 
 use crate::disk::check_tree;
@@ -221,7 +221,7 @@ impl ReplicaFolder {
             repaired,
             seconds: started.elapsed().as_secs_f64(),
             seeds_skipped: seeds.into_skipped(),
-            ..PullOutcome::new((from, want.commit.version), options.proof, &tally)
+            ..PullOutcome::new((from, want.commit.version), options, &tally)
         })
     }
 
@@ -344,7 +344,13 @@ impl ReplicaFolder {
             snapshot: want.clone(),
             labels: options.labels(),
         };
-        let preparation = Preparation::new((&self.folder, base), want, plan, target, progress)?;
+        let preparation = Preparation::new(
+            (&self.folder, base),
+            (want, options.trust),
+            plan,
+            target,
+            progress,
+        )?;
         let (journal, tally) = preparation.run(source, seeds)?;
         if let Some(base) = base {
             self.check_still(base, plan, want)?;

@@ -5,13 +5,14 @@ use super::folder::Folder;
 use super::journal::{JournalWriter, Target};
 use super::plan::{Action, Base, Plan};
 use super::receive::Receiver;
+use super::request::Trust;
 use super::seeds::{Seeds, file_label, tensor_label};
 use super::stamp::settled_time;
 use crate::arrival::{receive_file, tensor_name};
 use crate::disk::{Finish, sync_folder};
 use crate::error::{ClientError, Result};
 use crate::parts::{check_cancelled, parts, read_exact_at};
-use crate::source::Source;
+use crate::source::{Ask, EdgesSource, Source};
 use deltaic_format::fetch::TensorWish;
 use deltaic_format::object::{FileMode, Snapshot, TensorView};
 use deltaic_format::progress::Progress;
@@ -35,6 +36,7 @@ pub(super) struct Preparation<'a> {
     pub folder: &'a Folder,
     pub base: Option<&'a Base<'a>>,
     pub want: &'a Snapshot,
+    pub trust: Trust,
     pub plan: &'a Plan<'a>,
     pub journal: JournalWriter,
     pub progress: &'a dyn Progress,
@@ -46,7 +48,7 @@ impl<'a> Preparation<'a> {
     /// Begin the way from `base` to `target`.
     pub(super) fn new(
         (folder, base): (&'a Folder, Option<&'a Base<'a>>),
-        want: &'a Snapshot,
+        (want, trust): (&'a Snapshot, Trust),
         plan: &'a Plan<'a>,
         target: Target,
         progress: &'a dyn Progress,
@@ -55,6 +57,7 @@ impl<'a> Preparation<'a> {
             folder,
             base,
             want,
+            trust,
             plan,
             journal: JournalWriter::create(folder, target)?,
             progress,
@@ -82,15 +85,42 @@ impl<'a> Preparation<'a> {
         self.begin_weight_files(source)?;
         let wishes = self.copy_what_is_here(seeds, &found)?;
         if !wishes.is_empty() {
-            let total = source.plan(self.want, &wishes)?.bytes;
-            self.progress.phase("receiving", Some(total));
-            let want = self.want;
-            let mut receiver = Receiver::new(&mut self, &wishes);
-            source.fetch(want, &wishes, &mut |delivery| receiver.receive(delivery))?;
-            receiver.finish()?;
+            self.receive(source, &wishes)?;
         }
         self.journal_files()?;
         Ok((self.journal, self.tally))
+    }
+
+    /// Fetch what `wishes` name.
+    fn receive(&mut self, source: &dyn Source, wishes: &[TensorWish]) -> Result<()> {
+        let (trust, progress) = (self.trust, self.progress);
+        let ask = Ask {
+            want: self.want,
+            held: self.base.map(|base| &base.held.snapshot),
+            wishes,
+        };
+        // Long paths add up to more than is ever sent.
+        let total = source.plan(&ask)?.bytes.min(self.want.full_bytes());
+        progress.phase("receiving", Some(total));
+        let mut received = 0;
+        let mut receiver = Receiver::new(self, wishes);
+        let mut count = |bytes| {
+            received += bytes;
+            progress.advance(bytes);
+        };
+        match trust {
+            Trust::Edges => {
+                EdgesSource::new(source, progress)
+                    .fetch(&ask, &mut count, &mut |delivery| receiver.receive(delivery))?
+            }
+            Trust::Server | Trust::Content => source.fetch(&ask, &mut |delivery| {
+                count(delivery.len());
+                receiver.receive(delivery)
+            })?,
+        }
+        receiver.finish()?;
+        self.tally.received_bytes += received;
+        Ok(())
     }
 
     /// Look in the seeds for what would have to be fetched.

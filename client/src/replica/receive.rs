@@ -3,16 +3,16 @@
 
 use super::plan::{Action, Base};
 use super::prepare::Preparation;
-use crate::arrival::{ContentArrival, bad, tensor_name};
+use super::request::Trust;
+use crate::arrival::{ContentArrival, bad, decode_patches, tensor_name};
 use crate::error::{ClientError, Result};
 use crate::parts::{check_cancelled, read_exact_at};
-use deltaic_format::fetch::{Delivery, PieceRef, TensorWish};
+use deltaic_format::fetch::{Delivery, SPAN_ELEMENTS, Span, TensorWish};
 use deltaic_format::object::TensorView;
 use deltaic_format::patch::{
-    Changes, PIECE_ELEMENTS, PatchHasher, Touched, piece_count, piece_len, touched, words_after,
+    BLOCK_ELEMENTS, Changes, PIECE_ELEMENTS, PatchHasher, Touched, touched, words_after,
     write_words,
 };
-use deltaic_format::patch_set::PatchSetReader;
 use deltaic_format::{FormatError, Moments};
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -26,19 +26,26 @@ enum Arrival {
     Done,
 }
 
-/// Patches of a tensor, up to a piece.
+/// Patches of a tensor, up to an element.
 #[derive(Default)]
 struct PatchArrival {
-    next_piece: u64,
+    next: u64,
     changed: u64,
     touched: Touched,
-    /// Whether a shift of some piece leaves its range, so that the words of that piece are missing: such a patch does
+    /// Whether a shift of some span leaves its range, so that the words of that span are missing: such a patch does
     /// not fit, whatever its sums say.
     out_of_range: bool,
-    /// Of the content written to a staged file.
-    moments: Moments,
     /// The patch's id, where the tree lists it.
     hasher: Option<PatchHasher>,
+    /// What the patched content is, up to the same element, where it is followed.
+    followed: Followed,
+}
+
+/// A patched content as far as it was gone through.
+#[derive(Default)]
+struct Followed {
+    moments: Moments,
+    hasher: blake3::Hasher,
 }
 
 /// Takes deliveries, in any order of the tensors, into a preparation.
@@ -48,8 +55,8 @@ pub(super) struct Receiver<'p, 'a> {
     buffer: Vec<u8>,
 }
 
-/// What a piece's patch does to the held content.
-struct PreparedPiece {
+/// What a span's patch does to the held content.
+struct PreparedSpan {
     touched: Touched,
     /// `None` if a shift leaves its range.
     words: Option<Vec<u8>>,
@@ -68,14 +75,11 @@ impl<'p, 'a> Receiver<'p, 'a> {
     }
 
     /// Take one delivery.
-    pub(super) fn receive(&mut self, delivery: Delivery<'_>) -> Result<()> {
-        let progress = self.preparation.progress;
-        check_cancelled(progress)?;
-        self.preparation.tally.received_bytes += delivery.len();
-        progress.advance(delivery.len());
+    pub(super) fn receive(&mut self, delivery: Delivery) -> Result<()> {
+        check_cancelled(self.preparation.progress)?;
         match delivery {
-            Delivery::Patches { members, bytes } => self.patches(members, bytes),
-            Delivery::Content { piece, bytes } => self.content(piece, bytes),
+            Delivery::Patches { members, bytes } => self.patches(&members, &bytes),
+            Delivery::Content { span, bytes } => self.content(span, &bytes),
         }
     }
 
@@ -87,8 +91,8 @@ impl<'p, 'a> Receiver<'p, 'a> {
             let view = self.view(tensor);
             match self.arrivals.remove(&tensor) {
                 Some(Arrival::Nothing) => return Err(bad(&view, "nothing of it came")),
-                Some(Arrival::Contents(_)) => return Err(bad(&view, "not all of its pieces came")),
-                // Pieces without changes need not be sent.
+                Some(Arrival::Contents(_)) => return Err(bad(&view, "not all of it came")),
+                // Spans without changes need not be sent.
                 Some(Arrival::Patches(arrival)) => self.finish_patch(&view, *arrival)?,
                 Some(Arrival::Done) | None => {}
             }
@@ -104,17 +108,18 @@ impl<'p, 'a> Receiver<'p, 'a> {
         self.preparation.plan.weight_files[&view.file].in_place
     }
 
-    /// The wanted tensor that `piece` is of, if it was asked for.
-    fn wished(&self, piece: PieceRef) -> Result<TensorView<'a>> {
-        if !self.arrivals.contains_key(&piece.tensor) {
-            let object = format!("tensor number {}", piece.tensor);
+    /// Whether the patched content of a tensor is gone through in full: because it is written anew, or to hash it.
+    fn is_followed(&self, view: &TensorView<'_>) -> bool {
+        !self.in_place(view) || self.preparation.trust == Trust::Content
+    }
+
+    /// The wanted tensor that `span` is of, if it was asked for.
+    fn wished(&self, span: Span) -> Result<TensorView<'a>> {
+        if !self.arrivals.contains_key(&span.tensor) {
+            let object = format!("tensor number {}", span.tensor);
             return Err(ClientError::delivery(object, "it was not asked for"));
         }
-        let view = self.view(piece.tensor);
-        if piece.piece >= piece_count(view.spec.elements()) {
-            return Err(bad(&view, format!("it has no piece {}", piece.piece)));
-        }
-        Ok(view)
+        Ok(self.view(span.tensor))
     }
 
     /// The held tensor whose content was offered for `tensor`.
@@ -131,77 +136,62 @@ impl<'p, 'a> Receiver<'p, 'a> {
         }
     }
 
-    fn patches(&mut self, members: &[PieceRef], bytes: &[u8]) -> Result<()> {
-        let set = |error: FormatError| ClientError::delivery("a patch set", error);
-        let reader = PatchSetReader::new(bytes).map_err(set)?;
-        if reader.members().len() != members.len() {
-            let what = format!(
-                "{} members instead of {}",
-                reader.members().len(),
-                members.len()
-            );
-            return Err(ClientError::delivery("a patch set", what));
-        }
-        let mut targets = Vec::with_capacity(members.len());
-        for (&piece, elements) in members.iter().zip(reader.members()) {
-            let view = self.wished(piece)?;
-            let expected = piece_len(view.spec.elements(), piece.piece);
-            if reader.class() != view.spec.class || u64::from(elements) != expected {
-                return Err(bad(&view, "a patch of another class or length"));
-            }
-            targets.push((view, piece.piece, self.held(&view)?));
-        }
-        let changes = reader.all().map_err(set)?;
-        let prepared = targets
-            .par_iter()
-            .zip(&changes)
-            .map_init(Vec::new, |buffer, (&(view, piece, held), changes)| {
-                prepare_piece(&view, piece, held, changes, buffer)
+    fn patches(&mut self, members: &[Span], bytes: &[u8]) -> Result<()> {
+        let targets = decode_patches(members, bytes, |span| self.wished(span))?;
+        let held = (targets.iter())
+            .map(|(view, ..)| self.held(view))
+            .collect::<Result<Vec<_>>>()?;
+        let prepared = (targets.par_iter().zip(&held))
+            .map_init(Vec::new, |buffer, ((view, span, changes), held)| {
+                prepare_span(view, *span, *held, changes, buffer)
             })
             .collect::<Result<Vec<_>>>()?;
-        for ((&(view, piece, _), changes), prepared) in targets.iter().zip(&changes).zip(prepared) {
-            self.patch_piece(&view, piece, changes, &prepared)?;
+        for ((view, span, changes), prepared) in targets.into_iter().zip(prepared) {
+            self.patch_span(&view, span, changes, &prepared)?;
         }
         Ok(())
     }
 
-    /// Take the patch of one piece, which was tried on the held content.
-    fn patch_piece(
+    /// Take the patch of one span, which was tried on the held content.
+    fn patch_span(
         &mut self,
         view: &TensorView<'a>,
-        piece: u64,
-        changes: &Changes,
-        prepared: &PreparedPiece,
+        span: Span,
+        changes: Changes,
+        prepared: &PreparedSpan,
     ) -> Result<()> {
         let mut arrival = match self.arrivals.insert(view.index, Arrival::Done) {
             Some(Arrival::Nothing) => self.new_patch(view)?,
-            Some(Arrival::Patches(arrival)) if arrival.next_piece <= piece => arrival,
+            Some(Arrival::Patches(arrival)) if arrival.next <= span.first => arrival,
             _ => {
-                return Err(bad(
-                    view,
-                    format!("piece {piece} came twice or out of order"),
-                ));
+                let first = span.first;
+                let what = format!("element {first} and on came twice or out of order");
+                return Err(bad(view, what));
             }
         };
         arrival.touched.add(&prepared.touched);
         arrival.out_of_range |= prepared.words.is_none();
         arrival.changed += changes.len();
-        if let Some(hasher) = &mut arrival.hasher {
-            hasher.piece(piece, changes);
-        }
         let words = prepared.words.as_deref();
-        if !self.in_place(view) {
-            let skipped = arrival.next_piece..piece;
-            arrival.moments = arrival.moments + self.carry_pieces(view, skipped, None)?;
-            let patch = words.map(|words| (changes, words));
-            arrival.moments = arrival.moments + self.carry_pieces(view, piece..piece + 1, patch)?;
-        } else if let Some(words) = words.filter(|words| !words.is_empty()) {
-            self.preparation
-                .journal
-                .words(view.index, piece, changes, words)?;
+        if self.is_followed(view) {
+            let followed = &mut arrival.followed;
+            self.carry(view, arrival.next..span.first, followed)?;
+            let patch = words.map(|words| (&changes, words));
+            self.carry_part(view, span.first..span.end(), patch, followed)?;
         }
-        arrival.next_piece = piece + 1;
-        if arrival.next_piece == piece_count(view.spec.elements()) {
+        // From here on they count from the first element of the piece.
+        let changes = changes.moved_by((span.first % PIECE_ELEMENTS / BLOCK_ELEMENTS) as u32);
+        if let Some(hasher) = &mut arrival.hasher {
+            hasher.piece(span.piece(), &changes);
+        }
+        if self.in_place(view)
+            && let Some(words) = words.filter(|words| !words.is_empty())
+        {
+            let journal = &mut self.preparation.journal;
+            journal.words(view.index, span.piece(), &changes, words)?;
+        }
+        arrival.next = span.end();
+        if arrival.next == view.spec.elements() {
             return self.finish_patch(view, *arrival);
         }
         self.arrivals.insert(view.index, Arrival::Patches(arrival));
@@ -222,37 +212,54 @@ impl<'p, 'a> Receiver<'p, 'a> {
         }))
     }
 
-    /// Copy held pieces into a staged file, one of them with a patch, and return their moments afterwards.
-    fn carry_pieces(
+    /// Go through held elements that stay as they are.
+    fn carry(
         &mut self,
         view: &TensorView<'_>,
-        pieces: Range<u64>,
+        elements: Range<u64>,
+        followed: &mut Followed,
+    ) -> Result<()> {
+        let end = elements.end;
+        for first in elements.step_by(SPAN_ELEMENTS as usize) {
+            let part = first..end.min(first + SPAN_ELEMENTS);
+            self.carry_part(view, part, None, followed)?;
+        }
+        Ok(())
+    }
+
+    /// Go through a few held elements, patched if there is a patch, and write them where the file is written anew.
+    fn carry_part(
+        &mut self,
+        view: &TensorView<'_>,
+        elements: Range<u64>,
         patch: Option<(&Changes, &[u8])>,
-    ) -> Result<Moments> {
-        let (base, held) = self.held(view)?;
-        let mut moments = Moments::default();
+        followed: &mut Followed,
+    ) -> Result<()> {
+        check_cancelled(self.preparation.progress)?;
+        let class = view.spec.class;
+        let (first, held) = (elements.start, self.held(view)?);
         let mut buffer = std::mem::take(&mut self.buffer);
-        for piece in pieces {
-            check_cancelled(self.preparation.progress)?;
-            read_held_piece(view, piece, (base, held), &mut buffer)?;
-            if let Some((changes, words)) = patch {
-                write_words(view.spec.class, &mut buffer, changes, words);
-            }
-            let first = piece * PIECE_ELEMENTS;
-            moments = moments + Moments::of(view.spec.class, first, &buffer);
-            let offset = view.offset + first * view.spec.class.width() as u64;
+        read_held(view, elements, held, &mut buffer)?;
+        if let Some((changes, words)) = patch {
+            write_words(class, &mut buffer, changes, words);
+        }
+        followed.moments = followed.moments + Moments::of(class, first, &buffer);
+        if self.preparation.trust == Trust::Content {
+            followed.hasher.update(&buffer);
+        }
+        if !self.in_place(view) {
+            let offset = view.offset + first * class.width() as u64;
             self.preparation.put(view.file, offset, &buffer)?;
         }
         self.buffer = buffer;
-        Ok(moments)
+        Ok(())
     }
 
-    /// Prove the patch of a tensor, all of whose pieces are here.
+    /// Prove the patch of a tensor, all of whose spans are here.
     fn finish_patch(&mut self, view: &TensorView<'a>, mut arrival: PatchArrival) -> Result<()> {
         let (base, held) = self.held(view)?;
         let (from, to) = (base.tensors[held].entry.moments, view.entry.moments);
-        let pieces = piece_count(view.spec.elements());
-        let staged = !self.in_place(view);
+        let elements = view.spec.elements();
         if arrival.changed > 0 && !arrival.out_of_range && arrival.touched.fits(from, to) {
             let listed = view.entry.patch;
             if arrival
@@ -261,38 +268,51 @@ impl<'p, 'a> Receiver<'p, 'a> {
             {
                 return Err(bad(view, "its patch is not the one that the commit names"));
             }
-            if staged {
-                let rest = self.carry_pieces(view, arrival.next_piece..pieces, None)?;
-                arrival.moments = arrival.moments + rest;
+            if self.is_followed(view) {
+                self.carry(view, arrival.next..elements, &mut arrival.followed)?;
             }
             self.preparation.tally.patched += 1;
             self.preparation.tally.changed += arrival.changed;
         } else if arrival.changed > 0 && arrival.touched.already_applied(from, to) {
-            match staged {
-                true => arrival.moments = self.carry_pieces(view, 0..pieces, None)?,
-                false => self.preparation.journal.void(view.index)?,
+            if self.in_place(view) {
+                self.preparation.journal.void(view.index)?;
+            }
+            if self.is_followed(view) {
+                arrival.followed = Followed::default();
+                self.carry(view, 0..elements, &mut arrival.followed)?;
             }
             self.preparation.tally.unchanged += 1;
         } else {
             let why = "its patch does not fit the content that the replica holds";
             return Err(ClientError::proof(tensor_name(view), why));
         }
-        if staged && arrival.moments != to {
-            let why = "patched, it is not what it should be, so elsewhere the replica's copy is not what it was";
-            return Err(ClientError::proof(tensor_name(view), why));
+        if self.is_followed(view) {
+            self.check_followed(view, &arrival.followed)?;
         }
         self.arrivals.insert(view.index, Arrival::Done);
         Ok(())
     }
 
-    fn content(&mut self, piece: PieceRef, bytes: &[u8]) -> Result<()> {
-        let view = self.wished(piece)?;
+    /// Check a patched content that was gone through to its end.
+    fn check_followed(&self, view: &TensorView<'_>, followed: &Followed) -> Result<()> {
+        let hashed = self.preparation.trust == Trust::Content;
+        let is_wanted = followed.moments == view.entry.moments
+            && (!hashed || *followed.hasher.finalize().as_bytes() == view.entry.id.0);
+        if is_wanted {
+            return Ok(());
+        }
+        let why = "patched, it is not what it should be, so elsewhere the replica's copy is not what it was";
+        Err(ClientError::proof(tensor_name(view), why))
+    }
+
+    fn content(&mut self, span: Span, bytes: &[u8]) -> Result<()> {
+        let view = self.wished(span)?;
         let mut arrival = match self.arrivals.insert(view.index, Arrival::Done) {
             Some(Arrival::Nothing) => Box::default(),
             Some(Arrival::Contents(arrival)) => arrival,
             _ => return Err(bad(&view, "its content came twice, or after a patch")),
         };
-        let offset = arrival.piece(&view, piece.piece, bytes, &mut self.buffer)?;
+        let offset = arrival.span(&view, span, bytes, &mut self.buffer)?;
         self.preparation.put(view.file, offset, &self.buffer)?;
         if !arrival.is_complete(&view) {
             self.arrivals.insert(view.index, Arrival::Contents(arrival));
@@ -305,43 +325,42 @@ impl<'p, 'a> Receiver<'p, 'a> {
     }
 }
 
-/// Read piece `piece` of the held content that a wanted tensor is patched from.
-fn read_held_piece(
+/// Read some elements of the held content that a wanted tensor is patched from.
+fn read_held(
     view: &TensorView<'_>,
-    piece: u64,
+    elements: Range<u64>,
     (base, held): (&Base<'_>, usize),
     buffer: &mut Vec<u8>,
 ) -> Result<()> {
     let width = view.spec.class.width() as u64;
-    buffer.resize((piece_len(view.spec.elements(), piece) * width) as usize, 0);
+    buffer.resize(((elements.end - elements.start) * width) as usize, 0);
     let (file, location) = base.file_of(held)?;
-    let offset = base.tensors[held].offset + piece * PIECE_ELEMENTS * width;
+    let offset = base.tensors[held].offset + elements.start * width;
     read_exact_at(&file, &location, offset, buffer)
 }
 
-/// Try a piece's patch on the held content.
-fn prepare_piece(
+/// Try a span's patch on the held content.
+fn prepare_span(
     view: &TensorView<'_>,
-    piece: u64,
+    span: Span,
     held: (&Base<'_>, usize),
     changes: &Changes,
     buffer: &mut Vec<u8>,
-) -> Result<PreparedPiece> {
+) -> Result<PreparedSpan> {
     if changes.is_empty() {
-        return Ok(PreparedPiece {
+        return Ok(PreparedSpan {
             touched: Touched::default(),
             words: Some(Vec::new()),
         });
     }
-    read_held_piece(view, piece, held, buffer)?;
+    read_held(view, span.first..span.end(), held, buffer)?;
     let class = view.spec.class;
-    let touched = touched(class, piece * PIECE_ELEMENTS, buffer, changes)
-        .map_err(|error| bad(view, error))?;
+    let touched = touched(class, span.first, buffer, changes).map_err(|error| bad(view, error))?;
     let words = match words_after(class, buffer, changes) {
         Ok(words) => Some(words),
         // The content may be the patched one already; the proof of the whole tensor tells.
         Err(FormatError::ShiftOutOfRange { .. }) => None,
         Err(error) => return Err(bad(view, error)),
     };
-    Ok(PreparedPiece { touched, words })
+    Ok(PreparedSpan { touched, words })
 }

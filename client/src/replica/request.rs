@@ -26,11 +26,36 @@ impl fmt::Display for Proof {
     }
 }
 
+/// How far a pull trusts whoever sends patches. Whole contents always have to have the hash that the commit names, and every
+/// patch has to fit the content that it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Trust {
+    /// Patches over several versions are taken as the server composed them.
+    #[default]
+    Server,
+    /// Each version's own patches are fetched, compared with the ids that its commit lists, and composed here.
+    Edges,
+    /// The whole content of every patched tensor is hashed too, before anything is written.
+    Content,
+}
+
+impl fmt::Display for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server => "server",
+            Self::Edges => "edges",
+            Self::Content => "content",
+        })
+    }
+}
+
 /// What a pull is to do besides getting a version.
 #[derive(Debug, Clone, Default)]
 pub struct PullOptions {
     /// How to prove it.
     pub proof: Proof,
+    /// Whom to trust.
+    pub trust: Trust,
     /// Check everything that is held, and fetch anew what others changed instead of failing.
     pub repair: bool,
     /// Checkpoints on this machine whose contents are reused where their hash is right.
@@ -66,6 +91,8 @@ pub struct PullOutcome {
     pub seconds: f64,
     /// How it was proven.
     pub proof: Proof,
+    /// Whom it trusted.
+    pub trust: Trust,
     /// What others had changed and was fetched anew.
     pub repaired: Vec<String>,
     /// Seeds that could not be used, with the reason.
@@ -84,7 +111,11 @@ impl PullOptions {
 
 impl PullOutcome {
     /// That of a pull which did what `tally` says, in an instant and without incidents.
-    pub(super) fn new((from, to): (Option<Version>, Version), proof: Proof, tally: &Tally) -> Self {
+    pub(super) fn new(
+        (from, to): (Option<Version>, Version),
+        options: &PullOptions,
+        tally: &Tally,
+    ) -> Self {
         Self {
             from,
             to,
@@ -95,7 +126,8 @@ impl PullOutcome {
             unchanged: tally.unchanged,
             seeded: tally.seeded,
             seconds: 0.0,
-            proof,
+            proof: options.proof,
+            trust: options.trust,
             repaired: Vec::new(),
             seeds_skipped: Vec::new(),
         }

@@ -5,7 +5,7 @@ use super::{assert_holds, error_of, pull};
 use crate::ClientError;
 use deltaic_format::ElementClass;
 use deltaic_format::base::encode_base;
-use deltaic_format::fetch::PieceRef;
+use deltaic_format::fetch::Span;
 use deltaic_format::patch::Changes;
 use deltaic_format::patch_set::{PatchSetReader, encode};
 use std::fs;
@@ -52,7 +52,7 @@ fn recode(bytes: &mut Vec<u8>, change: impl Fn(&mut Vec<(u32, i64)>)) {
 
 /// Encode another set for the first member.
 fn first_only(
-    members: &mut Vec<PieceRef>,
+    members: &mut Vec<Span>,
     bytes: &mut Vec<u8>,
     class: Option<ElementClass>,
     len: Option<u32>,
@@ -85,15 +85,15 @@ fn patches_other_than_the_right_ones_are_refused() {
             Box::new(|members, _| members[0].tensor = 1 << 40),
         ),
         (
-            "no such piece",
-            Box::new(|members, _| members[0].piece = u64::MAX),
+            "no such span",
+            Box::new(|members, _| members[0].first = u64::MAX),
         ),
         (
             "a tensor that is not wished",
             Box::new(|members, _| members[0].tensor = 0),
         ),
         (
-            "a piece twice",
+            "a span twice",
             Box::new(|members, bytes| {
                 let reader = PatchSetReader::new(bytes).unwrap();
                 let (all, len) = (reader.all().unwrap(), reader.members().next().unwrap());
@@ -136,17 +136,16 @@ fn patches_other_than_the_right_ones_are_refused() {
 
 #[test]
 fn contents_other_than_the_right_ones_are_refused() {
-    let piece = |tensor, piece| PieceRef { tensor, piece };
     let cases: Vec<(&str, Tamper)> = vec![
         ("no bytes", Box::new(|_, bytes| bytes.clear())),
         ("cut", Box::new(|_, bytes| bytes.truncate(bytes.len() - 1))),
         (
             "another tensor's",
-            Box::new(move |members, _| members[0] = piece(4, 0)),
+            Box::new(|members, _| members[0].tensor = 4),
         ),
         (
-            "another piece",
-            Box::new(move |members, _| members[0].piece = 1),
+            "another span",
+            Box::new(|members, _| members[0].first = 1 << 18),
         ),
         (
             "another content",

@@ -10,7 +10,10 @@ mod hostile;
 mod meddling;
 mod model;
 mod pull;
+mod repository;
 mod seeds;
+mod spans;
+mod trust;
 
 use crate::replica::FaultPoint;
 use crate::{ClientError, PullOptions, PullOutcome, ReplicaFolder, Result};

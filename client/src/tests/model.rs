@@ -2,17 +2,17 @@
 
 use super::Files;
 use crate::error::{ClientError, Result};
-use crate::source::Source;
+use crate::source::{Ask, Source};
 use deltaic_format::Moments;
 use deltaic_format::base::encode_base;
-use deltaic_format::fetch::{Delivery, FetchPlan, PieceRef, TensorWish};
-use deltaic_format::ids::{FileId, TensorId};
+use deltaic_format::fetch::{Delivery, FetchPlan, Span, TensorWish};
+use deltaic_format::ids::{CommitId, FileId, TensorId};
 use deltaic_format::name::TreePath;
 use deltaic_format::object::{
     CanonicalObject, Commit, FileEntry, FileMode, Schema, Snapshot, TensorEntry, Tree,
     WeightFileEntry, WeightFileSpec,
 };
-use deltaic_format::patch::{Changes, PIECE_ELEMENTS, Patch, compose, diff, piece_len};
+use deltaic_format::patch::{Changes, PIECE_ELEMENTS, Patch, compose, diff};
 use deltaic_format::patch_set::encode;
 use deltaic_format::safetensors::parse_header;
 use std::cell::{Cell, RefCell};
@@ -58,7 +58,7 @@ pub(super) enum Answer {
 }
 
 /// Changes an honest delivery: the members, and the bytes.
-pub(super) type Tamper = Box<dyn Fn(&mut Vec<PieceRef>, &mut Vec<u8>)>;
+pub(super) type Tamper = Box<dyn Fn(&mut Vec<Span>, &mut Vec<u8>) + Send>;
 
 /// Versions, each the child of the one before.
 pub(super) struct History {
@@ -72,7 +72,11 @@ pub(super) struct History {
     /// Files that were asked for.
     pub asked: Cell<usize>,
     /// Called before each delivery.
-    pub before: RefCell<Option<Box<dyn Fn()>>>,
+    pub before: RefCell<Option<Box<dyn Fn() + Send>>>,
+    /// Elements of the spans that are sent.
+    pub span: Cell<u64>,
+    /// Whether patches go over a detour, so that composing is part of every test.
+    pub detour: Cell<bool>,
 }
 
 /// Bytes that look random, the same ones for the same seed.
@@ -240,6 +244,8 @@ impl History {
             wishes: RefCell::default(),
             asked: Cell::new(0),
             before: RefCell::new(None),
+            span: Cell::new(PIECE_ELEMENTS),
+            detour: Cell::new(true),
         }
     }
 
@@ -248,14 +254,18 @@ impl History {
         Self::new(&example_trees(70_000))
     }
 
-    /// The patch of one piece, composed over a detour so that composing is part of every test.
-    fn piece_patch(
+    /// The patch of one span.
+    fn span_patch(
         &self,
         wish: TensorWish,
         class: deltaic_format::ElementClass,
         old: &[u8],
         new: &[u8],
     ) -> Changes {
+        let direct = diff(class, old, new).unwrap();
+        if !self.detour.get() {
+            return direct;
+        }
         let detour = noise(wish.tensor as u64, old.len());
         let legs = [
             diff(class, old, &detour).unwrap(),
@@ -266,10 +276,10 @@ impl History {
 
     fn send(
         &self,
-        mut members: Vec<PieceRef>,
+        mut members: Vec<Span>,
         mut bytes: Vec<u8>,
         patches: bool,
-        receive: &mut dyn FnMut(Delivery<'_>) -> Result<()>,
+        receive: &mut dyn FnMut(Delivery) -> Result<()>,
     ) -> Result<()> {
         if let Some(before) = &*self.before.borrow() {
             before();
@@ -277,11 +287,14 @@ impl History {
         if let Some(tamper) = &*self.tamper.borrow() {
             tamper(&mut members, &mut bytes);
         }
-        let (members, bytes) = (&members[..], &bytes[..]);
+        let bytes = bytes.into();
         receive(match patches {
-            true => Delivery::Patches { members, bytes },
+            true => Delivery::Patches {
+                members: members.into(),
+                bytes,
+            },
             false => Delivery::Content {
-                piece: members[0],
+                span: members[0],
                 bytes,
             },
         })
@@ -289,49 +302,46 @@ impl History {
 }
 
 impl Source for History {
-    fn plan(&self, _want: &Snapshot, _wishes: &[TensorWish]) -> Result<FetchPlan> {
+    fn plan(&self, _ask: &Ask<'_>) -> Result<FetchPlan> {
         Ok(FetchPlan::default())
     }
 
-    fn fetch(
-        &self,
-        want: &Snapshot,
-        wishes: &[TensorWish],
-        receive: &mut dyn FnMut(Delivery<'_>) -> Result<()>,
-    ) -> Result<()> {
-        *self.wishes.borrow_mut() = wishes.to_vec();
-        let views = want.tensors();
-        let mut sets: HashMap<_, Vec<(PieceRef, u32, Changes)>> = HashMap::new();
-        for wish in wishes {
+    fn fetch(&self, ask: &Ask<'_>, receive: &mut dyn FnMut(Delivery) -> Result<()>) -> Result<()> {
+        *self.wishes.borrow_mut() = ask.wishes.to_vec();
+        let views = ask.want.tensors();
+        let mut sets: HashMap<_, Vec<(Span, Changes)>> = HashMap::new();
+        for wish in ask.wishes {
             let view = &views[wish.tensor];
-            let (class, elements) = (view.spec.class, view.spec.elements());
+            let class = view.spec.class;
             let new = &self.tensors[&view.entry.id];
             let old = wish.have.map(|id| &self.tensors[&id]);
             let old = old.filter(|_| self.answer.get() == Answer::Patches);
-            let piece_bytes = PIECE_ELEMENTS as usize * class.width();
-            for (number, part) in new.chunks(piece_bytes).enumerate() {
-                let piece = PieceRef {
+            let span_bytes = self.span.get() as usize * class.width();
+            for (number, part) in new.chunks(span_bytes).enumerate() {
+                let span = Span {
                     tensor: wish.tensor,
-                    piece: number as u64,
+                    first: number as u64 * self.span.get(),
+                    elements: (part.len() / class.width()) as u64,
                 };
                 let Some(old) = old else {
-                    self.send(vec![piece], encode_base(class, part), false, receive)?;
+                    self.send(vec![span], encode_base(class, part), false, receive)?;
                     continue;
                 };
-                let begin = number * piece_bytes;
+                let begin = number * span_bytes;
                 let old = &old[begin..begin + part.len()];
-                let changes = self.piece_patch(*wish, class, old, part);
+                let changes = self.span_patch(*wish, class, old, part);
                 if !changes.is_empty() {
-                    let len = piece_len(elements, piece.piece) as u32;
-                    sets.entry(class).or_default().push((piece, len, changes));
+                    sets.entry(class).or_default().push((span, changes));
                 }
             }
         }
         for (class, set) in sets {
-            let members: Vec<_> = set.iter().map(|(_, len, c)| (*len, c)).collect();
+            let members: Vec<_> = (set.iter())
+                .map(|(span, changes)| (span.elements as u32, changes))
+                .collect();
             let bytes = encode(class, &members).unwrap().bytes;
-            let pieces = set.iter().map(|(piece, ..)| *piece).collect();
-            self.send(pieces, bytes, true, receive)?;
+            let spans = set.iter().map(|(span, _)| *span).collect();
+            self.send(spans, bytes, true, receive)?;
         }
         Ok(())
     }
@@ -347,6 +357,12 @@ impl Source for History {
             return Err(ClientError::Source("no such file".into()));
         };
         bytes.chunks(11).try_for_each(receive)
+    }
+
+    fn snapshot(&self, id: CommitId) -> Result<Snapshot> {
+        let found = self.versions.iter().find(|v| v.snapshot.id == id);
+        let found = found.ok_or_else(|| ClientError::Source("no such version".into()))?;
+        Ok(found.snapshot.clone())
     }
 }
 

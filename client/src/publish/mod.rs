@@ -1,0 +1,284 @@
+//! Committing a checkpoint to a server: what travels is a patch, made against a [shadow] of what was last committed.
+//!
+//! 1. The branch's newest version is brought into the shadow, if it is not there already ([`shadow`]).
+//! 2. The checkpoint is diffed against it, tensor by tensor ([`difference`]), and what differs is sent as it is found
+//!    ([`source`]).
+//! 3. The server applies, hashes and publishes; then the shadow becomes the new version, by what is on this machine.
+//!
+//! What is about to be published is noted beside the shadow ([`pending`]), so that a process that died before it heard
+//! of its success finds the version there instead of making another one.
+
+mod difference;
+mod files;
+mod pending;
+mod position;
+mod shadow;
+mod source;
+
+pub(crate) use files::new_files;
+pub(crate) use position::{Stage, object_items};
+
+use crate::asynchronous::{blocking, stoppable};
+use crate::checkpoint::Checkpoint;
+use crate::error::{ClientError, Result};
+use crate::repository::{Repository, Watcher};
+use deltaic_format::answers::{CommitOutcome, CommitRequest};
+use deltaic_format::ids::CommitId;
+use deltaic_format::object::{Commit, Snapshot};
+use deltaic_format::refusal::Refusal;
+use deltaic_format::upload::{UploadId, UploadTarget};
+use difference::Difference;
+use files::CheckpointFiles;
+use pending::Pending;
+use shadow::{LocalSource, Shadow};
+use source::CheckpointSource;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Commit `checkpoint` as the next version of a branch of `repository`, diffed against the shadow in the folder `shadow`,
+/// which is made if it is not there.
+///
+/// Tried again after any failure, also of this process, it goes on where it was; if the version was made already, that is
+/// success. Dropping the future stops the work; until the server has everything, no version is visible.
+///
+/// # Errors
+///
+/// [`Refusal::Conflict`] if the branch is not where the request expects it, or another committer was first;
+/// [`ClientError::Locked`] if another process uses the shadow; what reading the checkpoint, or the way to the server, fails
+/// with.
+pub async fn commit(
+    repository: Arc<dyn Repository>,
+    checkpoint: Checkpoint,
+    request: CommitRequest,
+    shadow: PathBuf,
+    progress: Watcher,
+) -> Result<CommitOutcome> {
+    Commit::check_texts(&request.message, &request.meta).map_err(|error| Refusal::Invalid {
+        what: error.to_string(),
+    })?;
+    let (progress, _stop) = stoppable(progress);
+    let publication = Publication {
+        pending: Pending::beside(&shadow),
+        repository,
+        checkpoint: Arc::new(checkpoint),
+        request,
+        shadow,
+        progress,
+    };
+    if let Some(outcome) = publication.already_published().await? {
+        return Ok(outcome);
+    }
+    match publication.run(false).await {
+        // Someone changed the shadow's files, or the disk did.
+        Err(ClientError::Modified { .. } | ClientError::Proof { .. }) => {
+            publication.run(true).await
+        }
+        other => other,
+    }
+}
+
+struct Publication {
+    repository: Arc<dyn Repository>,
+    checkpoint: Arc<Checkpoint>,
+    request: CommitRequest,
+    shadow: PathBuf,
+    pending: Pending,
+    progress: Watcher,
+}
+
+impl Publication {
+    async fn run(&self, repair: bool) -> Result<CommitOutcome> {
+        let parent = self.parent().await?;
+        let shadow = match &parent {
+            Some(parent) => Some(
+                Shadow::at(
+                    self.shadow.clone(),
+                    (Arc::clone(&self.repository), self.request.repo.clone()),
+                    parent.clone(),
+                    &self.checkpoint,
+                    repair,
+                    Arc::clone(&self.progress),
+                )
+                .await?,
+            ),
+            None => None,
+        };
+        let held = shadow.as_ref().map(Shadow::held).transpose()?.flatten();
+        let difference = Arc::new(Difference::new(held, Arc::clone(&self.checkpoint)));
+        let files = self.files(parent.clone()).await?;
+        let id = self.upload_id(parent.as_ref().map(|parent| parent.id), repair);
+        let source = Arc::new(CheckpointSource::new(
+            Arc::clone(&difference),
+            Arc::clone(&files),
+            &self.request,
+            self.pending.clone().of(id),
+            Arc::clone(&self.progress),
+        ));
+        let target = UploadTarget {
+            repo: self.request.repo.clone(),
+            branch: self.request.branch.clone(),
+            id,
+            parent: parent.map(|parent| parent.id),
+            commit: None,
+        };
+        let total = self.checkpoint.total_bytes();
+        self.progress.phase("committing", Some(total));
+        let sent: Arc<dyn crate::UploadSource> = Arc::clone(&source) as _;
+        let outcome = (self.repository)
+            .upload(&target, sent, Arc::clone(&self.progress))
+            .await?;
+        self.pending.forget();
+        if let Err(error) = self
+            .advance(shadow, (difference, files), &source, outcome.id)
+            .await
+        {
+            // The version is made; the next commit brings the shadow to it.
+            tracing::warn!(%error, "the shadow could not be brought to the new version");
+        }
+        Ok(outcome)
+    }
+
+    /// The version that the branch stands at, which must be the expected one.
+    async fn parent(&self) -> Result<Option<Snapshot>> {
+        let CommitRequest { repo, branch, .. } = &self.request;
+        let branches = match self.repository.branches(repo).await {
+            Ok(branches) => branches,
+            Err(ClientError::Refused(Refusal::NotFound { .. })) => {
+                self.request.check_expected(None)?;
+                return Ok(None);
+            }
+            Err(other) => return Err(other),
+        };
+        let head = branches.iter().find(|record| record.branch == *branch);
+        let head = head.map(|record| record.commit);
+        let Some(head) = head else {
+            return Err(Refusal::NotFound {
+                kind: "branch".to_owned(),
+                name: format!("{branch} of {repo}"),
+            }
+            .into());
+        };
+        self.request.check_expected(Some(head))?;
+        self.repository.snapshot(repo, head).await.map(Some)
+    }
+
+    async fn files(&self, parent: Option<Snapshot>) -> Result<Arc<CheckpointFiles>> {
+        let (checkpoint, progress) = (Arc::clone(&self.checkpoint), Arc::clone(&self.progress));
+        let files =
+            blocking(move || CheckpointFiles::new(&checkpoint, parent.as_ref(), &*progress));
+        Ok(Arc::new(files.await?))
+    }
+
+    /// Names the upload: the same for the same files on top of the same version with the same words, so that another
+    /// process goes on with it. One after a repair is another one.
+    fn upload_id(&self, parent: Option<CommitId>, repair: bool) -> UploadId {
+        let CommitRequest {
+            repo,
+            branch,
+            message,
+            meta,
+            ..
+        } = &self.request;
+        let mut hasher =
+            blake3::Hasher::new_derive_key("deltaic 2026-11-30 upload of a checkpoint v1");
+        let meta = meta.iter().flat_map(|(key, value)| [key.as_str(), value]);
+        for text in [repo.as_str(), branch.as_str(), message]
+            .into_iter()
+            .chain(meta)
+        {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        hasher.update(&self.checkpoint.fingerprint());
+        hasher.update(&parent.map_or([0; 32], |parent| parent.0));
+        hasher.update(&[u8::from(repair)]);
+        UploadId(*hasher.finalize().as_bytes())
+    }
+
+    /// The outcome of an earlier attempt at this very commit, whose answer was lost.
+    async fn already_published(&self) -> Result<Option<CommitOutcome>> {
+        let Some((upload, commit)) = self.pending.read()? else {
+            return Ok(None);
+        };
+        let parent = commit.parents.first().copied();
+        let same = [false, true]
+            .map(|repair| self.upload_id(parent, repair))
+            .contains(&upload);
+        if !same {
+            return Ok(None);
+        }
+        let found = self.find_published(&commit).await?;
+        if found.is_some() {
+            self.pending.forget();
+        }
+        Ok(found)
+    }
+
+    async fn find_published(&self, commit: &Commit) -> Result<Option<CommitOutcome>> {
+        use deltaic_format::object::CanonicalObject as _;
+        use futures::TryStreamExt as _;
+        let CommitRequest { repo, branch, .. } = &self.request;
+        let branches = match self.repository.branches(repo).await {
+            Ok(branches) => branches,
+            Err(ClientError::Refused(Refusal::NotFound { .. })) => return Ok(None),
+            Err(other) => return Err(other),
+        };
+        let Some(head) = branches.iter().find(|record| record.branch == *branch) else {
+            return Ok(None);
+        };
+        let id = commit.id();
+        let mut history = self.repository.history(repo, head.commit, None).await?;
+        while let Some((at, found)) = history.try_next().await? {
+            if at == id {
+                let version = self.repository.snapshot(repo, id).await?;
+                let stats = self.repository.version_stats(repo, &version).await?;
+                return Ok(Some(CommitOutcome {
+                    id,
+                    version: commit.version,
+                    elements: stats.elements,
+                    changed: stats.changed,
+                    full_bytes: stats.full_bytes,
+                    patch_bytes: stats.patch_bytes,
+                    new_bytes: stats.new_bytes.unwrap_or_default(),
+                }));
+            }
+            if found.version <= commit.version {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bring the shadow to the version that was made.
+    async fn advance(
+        &self,
+        shadow: Option<Shadow>,
+        (difference, files): (Arc<Difference>, Arc<CheckpointFiles>),
+        source: &CheckpointSource,
+        made: CommitId,
+    ) -> Result<()> {
+        let repo = self.request.repo.clone();
+        // Another process began the upload, and its words are those of the commit: it is fetched then.
+        let version = match source.version().filter(|version| version.id == made) {
+            Some(version) => version,
+            None => self.repository.snapshot(&repo, made).await?,
+        };
+        let progress = Arc::clone(&self.progress);
+        let local = LocalSource {
+            difference,
+            files,
+            progress: Arc::clone(&progress),
+        };
+        match shadow {
+            Some(shadow) => shadow.advance(repo, version, local, progress).await,
+            None => Shadow::create(self.shadow.clone(), repo, version, local, progress).await,
+        }
+    }
+}
+
+/// Where what belongs to a shadow lies that is not in it.
+fn beside(shadow: &Path, ending: &str) -> PathBuf {
+    let mut name = shadow.file_name().unwrap_or_default().to_owned();
+    name.push(ending);
+    shadow.with_file_name(name)
+}

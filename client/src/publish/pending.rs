@@ -1,0 +1,79 @@
+//! The note of what is about to be published, for a process that dies before it hears of its success.
+
+use super::beside;
+use crate::disk::{create_new, remove_if_there, sync_folder};
+use crate::error::{At, ClientError, Result};
+use deltaic_format::object::{CanonicalObject, Commit};
+use deltaic_format::upload::UploadId;
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes that a note takes at most: a commit's message and metadata are bounded.
+const MAX_NOTE: u64 = 64 << 20;
+
+/// The note beside a shadow: the upload's id, and the commit's bytes.
+#[derive(Debug, Clone)]
+pub(super) struct Pending {
+    path: PathBuf,
+}
+
+/// The note of one upload.
+#[derive(Debug, Clone)]
+pub(super) struct PendingUpload {
+    pending: Pending,
+    upload: UploadId,
+}
+
+impl Pending {
+    pub(super) fn beside(shadow: &Path) -> Self {
+        Self {
+            path: beside(shadow, ".pending"),
+        }
+    }
+
+    pub(super) fn of(self, upload: UploadId) -> PendingUpload {
+        PendingUpload {
+            pending: self,
+            upload,
+        }
+    }
+
+    /// The upload and commit that were noted. A note that cannot be understood is none.
+    pub(super) fn read(&self) -> Result<Option<(UploadId, Commit)>> {
+        match fs::metadata(&self.path) {
+            Ok(metadata) if metadata.len() <= MAX_NOTE => {}
+            Ok(_) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(ClientError::io(&self.path, error)),
+        }
+        let bytes = fs::read(&self.path).at(&self.path)?;
+        let Some((id, commit)) = bytes.split_first_chunk::<32>() else {
+            return Ok(None);
+        };
+        let commit = Commit::from_bytes(commit).ok();
+        Ok(commit.map(|commit| (UploadId(*id), commit)))
+    }
+
+    /// Forget it: the version is known to be made. If that fails, the next commit finds the version once more.
+    pub(super) fn forget(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl PendingUpload {
+    /// Note that `commit` is about to be published.
+    pub(super) fn note(&self, commit: &Commit) -> Result<()> {
+        let path = &self.pending.path;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder).at(folder)?;
+        let new = path.with_extension("pending.new");
+        remove_if_there(&new)?;
+        let mut file = create_new(&new)?;
+        file.write_all(&self.upload.0).at(&new)?;
+        file.write_all(&commit.to_bytes()).at(&new)?;
+        file.sync_all().at(&new)?;
+        fs::rename(&new, path).at(path)?;
+        sync_folder(folder)
+    }
+}

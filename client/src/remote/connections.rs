@@ -1,0 +1,257 @@
+//! The connections of a [`Remote`](super::Remote): a few, to the server that works, made when they are needed.
+
+use super::connection::Connection;
+use super::endpoints::{Address, Rotation};
+use super::line::Dial;
+use super::options::RemoteOptions;
+use super::retry::{Repeat, Schedule, Tries};
+use super::status::{Failure, Kind};
+use crate::error::{ClientError, Result};
+use deltaic_format::refusal::Refusal;
+use futures::future::BoxFuture;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::time::Instant;
+
+pub(super) struct Connections {
+    options: RemoteOptions,
+    addresses: Vec<Address>,
+    dial: Arc<dyn Dial>,
+    rotation: Mutex<Rotation>,
+    slots: Vec<Slot>,
+    turn: AtomicUsize,
+}
+
+/// Room for one connection.
+#[derive(Default)]
+struct Slot {
+    open: tokio::sync::Mutex<Option<Arc<Connection>>>,
+    /// When it could not be filled the last time, and why: the answer to all who waited for that.
+    failed: Mutex<Option<(Instant, Unable)>>,
+}
+
+/// Why no server could be connected to.
+#[derive(Clone)]
+struct Unable {
+    cause: Cause,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Cause {
+    Refused(Refusal),
+    Unreachable { endpoint: String, what: String },
+}
+
+impl From<Unable> for Failure {
+    fn from(unable: Unable) -> Self {
+        let error = match unable.cause {
+            Cause::Refused(refusal) => refusal.into(),
+            Cause::Unreachable { endpoint, what } => ClientError::Unreachable { endpoint, what },
+        };
+        Self {
+            error,
+            kind: unable.kind,
+        }
+    }
+}
+
+impl From<Failure> for Unable {
+    fn from(Failure { error, kind }: Failure) -> Self {
+        let (cause, kind) = match error {
+            ClientError::Refused(refusal) => (Cause::Refused(refusal), kind),
+            ClientError::Unreachable { endpoint, what } => {
+                (Cause::Unreachable { endpoint, what }, Kind::Unsent)
+            }
+            ClientError::Stalled { endpoint, after } => {
+                let what = format!("it has sent nothing for {} s", after.as_secs_f64());
+                (Cause::Unreachable { endpoint, what }, Kind::Unsent)
+            }
+            other => {
+                let (endpoint, what) = (String::new(), other.to_string());
+                (Cause::Unreachable { endpoint, what }, kind)
+            }
+        };
+        Self { cause, kind }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing is done under these locks that could leave half a change behind.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connections {
+    pub(super) fn new(options: RemoteOptions, dial: Arc<dyn Dial>) -> Result<Self> {
+        let addresses = options.endpoints.iter().map(|text| Address::parse(text));
+        let addresses = addresses.collect::<Result<Vec<_>>>()?;
+        if addresses.is_empty() {
+            return Err(ClientError::Invalid {
+                what: "no endpoint is given".to_owned(),
+            });
+        }
+        let mut slots = Vec::new();
+        slots.resize_with(options.connections.max(1), Slot::default);
+        Ok(Self {
+            rotation: Mutex::new(Rotation::new(addresses.len())),
+            addresses,
+            dial,
+            slots,
+            turn: AtomicUsize::new(0),
+            options,
+        })
+    }
+
+    pub(super) fn options(&self) -> &RemoteOptions {
+        &self.options
+    }
+
+    pub(super) fn tries(&self) -> Tries {
+        Tries::new(self.options.schedule())
+    }
+
+    pub(super) fn tries_of(&self, schedule: Schedule) -> Tries {
+        Tries::new(schedule)
+    }
+
+    /// A connection to the server that works.
+    pub(super) async fn get(&self) -> Result<Arc<Connection>, Failure> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let slot = &self.slots[turn % self.slots.len()];
+        let asked = Instant::now();
+        let mut open = slot.open.lock().await;
+        if let Some(connection) = open.as_ref().filter(|connection| connection.usable()) {
+            return Ok(connection.clone());
+        }
+        *open = None;
+        let failed = lock(&slot.failed).clone();
+        if let Some((_, unable)) = failed.filter(|(when, _)| *when > asked) {
+            return Err(unable.into());
+        }
+        match self.connect().await {
+            Ok(connection) => Ok(open.insert(Arc::new(connection)).clone()),
+            Err(failure) => {
+                let unable = Unable::from(failure);
+                *lock(&slot.failed) = Some((Instant::now(), unable.clone()));
+                Err(unable.into())
+            }
+        }
+    }
+
+    /// Connect to the first server that can be.
+    async fn connect(&self) -> Result<Connection, Failure> {
+        let order = lock(&self.rotation).order(Instant::now());
+        let mut failures = Vec::new();
+        for server in order {
+            let address = &self.addresses[server];
+            match Connection::open(&*self.dial, (server, address), &self.options).await {
+                Ok(connection) => {
+                    lock(&self.rotation).worked(server);
+                    return Ok(connection);
+                }
+                Err(failure) => {
+                    let (endpoint, error) = (&*address.text, &failure.error);
+                    tracing::debug!(endpoint, %error, "cannot connect");
+                    lock(&self.rotation).failed(server, Instant::now());
+                    failures.push(failure);
+                }
+            }
+        }
+        Err(all_failed(&self.addresses, failures))
+    }
+
+    /// Draw the consequences of a failure for the connection that it happened on.
+    pub(super) fn note(&self, connection: &Arc<Connection>, failure: &Failure) {
+        match failure.kind {
+            Kind::Final | Kind::Busy { .. } => return,
+            Kind::Unsent | Kind::Lost | Kind::Damaged => {}
+            Kind::Stalled | Kind::Leaving => {
+                lock(&self.rotation).failed(connection.server(), Instant::now());
+            }
+        }
+        connection.retire();
+        for slot in &self.slots {
+            // A slot that is locked is being filled anew.
+            if let Ok(mut open) = slot.open.try_lock() {
+                open.take_if(|open| Arc::ptr_eq(open, connection));
+            }
+        }
+    }
+
+    /// Try a call once.
+    pub(super) async fn once<'a, T>(
+        &self,
+        call: impl FnOnce(Arc<Connection>) -> BoxFuture<'a, Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let connection = self.get().await?;
+        let outcome = call(connection.clone()).await;
+        if let Err(failure) = &outcome {
+            self.note(&connection, failure);
+        }
+        outcome
+    }
+
+    /// Make a call, as often as it takes.
+    pub(super) async fn call<'a, T>(
+        &self,
+        repeat: Repeat,
+        call: impl Fn(Arc<Connection>) -> BoxFuture<'a, Result<T, Failure>>,
+    ) -> Result<T> {
+        let mut tries = self.tries();
+        loop {
+            match self.once(&call).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => tries.after(repeat.judge(failure)).await?,
+            }
+        }
+    }
+}
+
+/// What the failures of all servers amount to.
+fn all_failed(addresses: &[Address], mut failures: Vec<Failure>) -> Failure {
+    // A server that says no for good does not keep others from working again.
+    let last = failures
+        .iter()
+        .rposition(|failure| failure.kind != Kind::Final);
+    let index = last.unwrap_or(failures.len().saturating_sub(1));
+    let mut failure = failures.swap_remove(index);
+    if let ClientError::Unreachable { endpoint, what } = &mut failure.error {
+        let all: Vec<&str> = addresses.iter().map(|address| &*address.text).collect();
+        if all.len() > 1 {
+            *what = format!("{endpoint}: {what}");
+        }
+        *endpoint = all.join(", ");
+    }
+    failure
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints = &self.options.endpoints;
+        f.debug_struct("Connections")
+            .field("endpoints", endpoints)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_servers_are_named_with_the_last_cause() {
+        let addresses = ["http://a", "http://b"].map(|text| Address::parse(text).expect("valid"));
+        let incompatible = || Failure::refused(Refusal::Incompatible { what: "old".into() });
+        let down = || Failure::unsent("http://b", "refused");
+        let failure = all_failed(&addresses, vec![down(), incompatible()]);
+        assert_eq!(failure.kind, Kind::Unsent);
+        assert_eq!(
+            failure.error.to_string(),
+            "http://a, http://b cannot be reached: http://b: refused"
+        );
+        let failure = all_failed(&addresses, vec![incompatible(), incompatible()]);
+        assert_eq!(failure.kind, Kind::Final);
+        assert_eq!(failure.error.to_string(), "old");
+    }
+}

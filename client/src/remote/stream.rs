@@ -1,0 +1,147 @@
+//! Answers that go on where they were cut off: one loop for all of them.
+
+use super::connection::{Connection, Incoming};
+use super::connections::Connections;
+use super::retry::Tries;
+use super::status::{Failure, Fault};
+use crate::error::Result;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// Reads one kind of answer, and knows where to go on.
+pub(super) trait Reader: Send + 'static {
+    type Message: Send + 'static;
+    type Item: Send + 'static;
+
+    /// Whether it never ends, and silence but for heartbeats is as it should be.
+    const ENDLESS: bool = false;
+
+    /// Ask for everything after what was taken.
+    fn open(
+        &mut self,
+        connection: Arc<Connection>,
+    ) -> BoxFuture<'static, Result<Incoming<Self::Message>, Failure>>;
+
+    /// Take a message: what it brings goes to `items`.
+    fn take(
+        &mut self,
+        message: Self::Message,
+        items: &mut VecDeque<Self::Item>,
+    ) -> Result<Next, Fault>;
+}
+
+/// Whether more must come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    More,
+    Nothing,
+}
+
+/// An answer that is read, over as many connections as it takes.
+pub(super) struct Resumed<R: Reader> {
+    connections: Arc<Connections>,
+    reader: R,
+    tries: Tries,
+    incoming: Option<(Incoming<R::Message>, Instant)>,
+    items: VecDeque<R::Item>,
+    complete: bool,
+}
+
+impl<R: Reader> Resumed<R> {
+    /// Begin, so that what cannot be had is known at once.
+    pub(super) async fn start(
+        connections: Arc<Connections>,
+        reader: R,
+    ) -> Result<BoxStream<'static, Result<R::Item>>> {
+        let mut this = Self {
+            tries: connections.tries(),
+            connections,
+            reader,
+            incoming: None,
+            items: VecDeque::new(),
+            complete: false,
+        };
+        while let Err(failure) = this.open().await {
+            this.tries.after(failure).await?;
+        }
+        if R::ENDLESS {
+            let schedule = this.connections.options().watch_schedule();
+            this.tries = this.connections.tries_of(schedule);
+        }
+        let next = |mut this: Self| async move { Ok(this.next().await?.map(|item| (item, this))) };
+        Ok(stream::try_unfold(this, next).boxed())
+    }
+
+    async fn open(&mut self) -> Result<(), Failure> {
+        let reader = &mut self.reader;
+        let incoming = self
+            .connections
+            .once(|connection| reader.open(connection))
+            .await?;
+        self.incoming = Some((incoming, Instant::now()));
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<Option<R::Item>> {
+        // Time that the taker of the items spends between them is not the server's.
+        let began = Instant::now();
+        loop {
+            if let Some(item) = self.items.pop_front() {
+                return Ok(Some(item));
+            }
+            if self.complete {
+                if let Some((incoming, _)) = self.incoming.take() {
+                    incoming.close().await;
+                }
+                return Ok(None);
+            }
+            if let Err(failure) = self.step(began).await {
+                if R::ENDLESS {
+                    tracing::warn!(error = %failure.error, "a watch was interrupted");
+                }
+                self.incoming = None;
+                self.tries.after(failure).await?;
+            }
+        }
+    }
+
+    /// Take one message, on a new connection if need be.
+    async fn step(&mut self, began: Instant) -> Result<(), Failure> {
+        if self.incoming.is_none() {
+            self.open().await?;
+        }
+        let Some((incoming, opened)) = &mut self.incoming else {
+            return Ok(());
+        };
+        let took = match incoming.next().await {
+            Ok(Some(message)) => {
+                (self.reader.take(message, &mut self.items)).map_err(|fault| incoming.fault(fault))
+            }
+            Ok(None) => Err(incoming.cut()),
+            Err(failure) => Err(failure),
+        };
+        let options = self.connections.options();
+        let failure = match took {
+            Ok(next) => {
+                self.complete = next == Next::Nothing;
+                let held = R::ENDLESS && opened.elapsed() > options.watch_longest_pause;
+                if held || !self.items.is_empty() {
+                    self.tries.progress();
+                    return Ok(());
+                }
+                if R::ENDLESS || self.complete || began.elapsed() <= options.progress_timeout {
+                    return Ok(());
+                }
+                Failure::stalled(incoming.connection().endpoint(), options.progress_timeout)
+            }
+            Err(failure) => failure,
+        };
+        let connection = incoming.connection().clone();
+        self.connections.note(&connection, &failure);
+        Err(failure)
+    }
+}
