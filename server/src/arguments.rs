@@ -2,7 +2,7 @@
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use deltaic_format::name::{BranchName, RepoName};
-use deltaic_store::{DEFAULT_BRANCH, RevisionSpec, Selector};
+use deltaic_format::revision::{DEFAULT_BRANCH, RevisionSpec, Selector};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -163,6 +163,95 @@ impl FromStr for RevisionOrNone {
     }
 }
 
+/// `URL[,URL…]` of servers, such as `http://127.0.0.1:7421`.
+///
+/// # Errors
+///
+/// If one of them is no such URL.
+pub fn endpoints(text: &str) -> Result<String, String> {
+    let urls: Result<Vec<String>, String> =
+        text.split(',').map(|url| endpoint(url.trim())).collect();
+    Ok(urls?.join(","))
+}
+
+/// `URL` of a server: scheme, host and port, without the slash at its end.
+///
+/// # Errors
+///
+/// If it is no such URL.
+pub fn endpoint(text: &str) -> Result<String, String> {
+    let form =
+        || format!("{text:?} is not of the form http://HOST:PORT, such as http://127.0.0.1:7421");
+    let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
+    let host = rest.trim_end_matches('/');
+    let plain = |c: char| c.is_ascii_graphic() && !"/?#@\\,".contains(c);
+    if scheme == "https" {
+        return Err(format!(
+            "{text:?} asks for TLS, which this build does not have: use http://"
+        ));
+    }
+    if scheme == "http" && !host.is_empty() && !host.starts_with(':') && host.chars().all(plain) {
+        return Ok(format!("{scheme}://{host}"));
+    }
+    Err(form())
+}
+
+/// `URL/REPO`: a repository on a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteRepo {
+    /// The server's URL.
+    pub endpoint: String,
+    /// The repository.
+    pub repo: RepoName,
+}
+
+impl FromStr for RemoteRepo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = || {
+            format!("{text:?} is not of the form URL/REPO, such as http://host:7421/acme/policy")
+        };
+        let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
+        let (host, repo) = rest.split_once('/').ok_or_else(form)?;
+        let repo = repo.trim_end_matches('/');
+        if repo.is_empty() {
+            return Err(form());
+        }
+        Ok(Self {
+            endpoint: endpoint(&format!("{scheme}://{host}"))?,
+            repo: words(repo.parse())?,
+        })
+    }
+}
+
+impl fmt::Display for RemoteRepo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.endpoint, self.repo)
+    }
+}
+
+/// Bytes, such as `256MiB`, `1GiB` or `65536`.
+///
+/// # Errors
+///
+/// If it is no whole number with such a unit.
+pub fn size(text: &str) -> Result<u64, String> {
+    let form = || "it is a whole number of bytes, such as 256MiB, 1GiB or 65536".to_owned();
+    let at = text.find(|c: char| !c.is_ascii_digit());
+    let (digits, unit) = text.split_at(at.unwrap_or(text.len()));
+    let number: u64 = digits.parse().map_err(|_| form())?;
+    let factor = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1u64 << 40,
+        _ => return Err(form()),
+    };
+    number.checked_mul(factor).ok_or_else(form)
+}
+
 /// `KEY=VALUE` of a commit's metadata.
 ///
 /// # Errors
@@ -295,6 +384,49 @@ mod tests {
         assert_eq!(read("a:sub"), Ok("a@main:sub".to_owned()));
         assert!(read("a:/").is_err());
         assert!(read("a/").is_err());
+    }
+
+    #[test]
+    fn servers_are_named_by_urls() {
+        let one = endpoint("http://127.0.0.1:7421/");
+        assert_eq!(one.as_deref(), Ok("http://127.0.0.1:7421"));
+        let two = endpoints("http://a:1, http://[::1]:2");
+        assert_eq!(two.as_deref(), Ok("http://a:1,http://[::1]:2"));
+        for bad in [
+            "",
+            "a:1",
+            "http://",
+            "http://:7421",
+            "ftp://a",
+            "https://a",
+            "http://a b",
+            "http://a/b",
+            "http://a:1,",
+        ] {
+            assert!(endpoints(bad).is_err(), "{bad:?}");
+        }
+        let remote: RemoteRepo = "http://h:7421/acme/policy".parse().expect("a repository");
+        assert_eq!(remote.endpoint, "http://h:7421");
+        assert_eq!(remote.repo.as_str(), "acme/policy");
+        assert_eq!(remote.to_string(), "http://h:7421/acme/policy");
+        for bad in [
+            "http://h:7421",
+            "http://h:7421/",
+            "acme/policy",
+            "http:///a",
+        ] {
+            assert!(bad.parse::<RemoteRepo>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_a_unit() {
+        assert_eq!(size("256MiB"), Ok(256 << 20));
+        assert_eq!(size("1GiB"), Ok(1 << 30));
+        assert_eq!(size("65536"), Ok(65_536));
+        for bad in ["", "MiB", "1.5GiB", "1GB", "-1", "99999999999TiB", "1 MiB"] {
+            assert!(size(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

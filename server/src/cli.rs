@@ -1,9 +1,9 @@
 //! The command line: flags that apply everywhere, and the commands.
 
-use crate::arguments::duration;
+use crate::arguments::{duration, endpoints};
 use crate::commands::{
-    branch, commit, completions, demo, diff, doctor, export, init, log, man, plan, pull, repo,
-    revert, show, stats, tag, verify,
+    branch, clone, commit, completions, demo, diff, doctor, export, init, log, man, plan, pull,
+    push, repo, revert, serve, show, stats, tag, verify, watch,
 };
 use crate::output::ColorChoice;
 use crate::progress::ProgressChoice;
@@ -21,14 +21,19 @@ Examples:
   deltaic init                          make a store in .deltaic-store
   deltaic commit acme/policy ckpt/      commit a checkpoint folder
   deltaic pull acme/policy -o replica/  patch replica/ to the newest version
+  deltaic serve                         serve the store to workers elsewhere
   deltaic demo                          see all of it on made-up weights
+
+Where the versions are: in a store on this machine (--store DIR), or behind a
+  server (--endpoint URL, several with commas: the first that answers is used).
 
 Revisions: REPO (its branch main), REPO@BRANCH, REPO@main~3, REPO@v42 (of main),
   REPO@BRANCH:v42, REPO@step=1200 (metadata), REPO@TAG, REPO@ID (its beginning).
 
-Configuration: a flag comes first, then DELTAIC_STORE or DELTAIC_WAIT, then the
-  config file ($DELTAIC_CONFIG, or deltaic/config.toml in $XDG_CONFIG_HOME or
-  ~/.config; keys: store, wait, color, progress), then the default.
+Configuration: a flag comes first, then the environment (DELTAIC_STORE,
+  DELTAIC_ENDPOINT, DELTAIC_WAIT, DELTAIC_STALL_TIMEOUT), then the config file
+  ($DELTAIC_CONFIG, or deltaic/config.toml in $XDG_CONFIG_HOME or ~/.config;
+  keys: store, endpoint, wait, stall_timeout, color, progress), then the default.
   The default store is .deltaic-store in the working directory.
 
 Exit codes: 0 ok, 1 error, 2 usage, 10 not found, 11 conflict, 12 access denied,
@@ -63,6 +68,9 @@ pub struct GlobalArgs {
     #[arg(long, global = true, value_name = "DIR",
           value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub store: Option<PathBuf>,
+    /// Use the server at this URL, or the first of several that answers [env: DELTAIC_ENDPOINT].
+    #[arg(long, global = true, value_name = "URL[,URL…]", value_parser = endpoints)]
+    pub endpoint: Option<String>,
     /// Print one JSON document instead of text.
     #[arg(long, global = true)]
     pub json: bool,
@@ -75,9 +83,13 @@ pub struct GlobalArgs {
     /// Say when to use colors (NO_COLOR is respected).
     #[arg(long, global = true, value_name = "WHEN")]
     pub color: Option<ColorChoice>,
-    /// Wait this long for a store that another process uses, such as 5m; 0s does not wait [env: DELTAIC_WAIT] [default: 30s].
+    /// Wait about this long for a store that another process uses, or a server that cannot be reached, such as 5m; 0s does
+    /// not wait [env: DELTAIC_WAIT] [default: 30s].
     #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
     pub wait: Option<Duration>,
+    /// Give up on a server that has sent nothing for so long [env: DELTAIC_STALL_TIMEOUT] [default: 30s].
+    #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
+    pub stall_timeout: Option<Duration>,
     /// Say how to show progress.
     #[arg(long, global = true, value_name = "HOW")]
     pub progress: Option<ProgressChoice>,
@@ -101,6 +113,10 @@ pub enum Command {
     Repo(repo::RepoArgs),
     Verify(verify::VerifyArgs),
     Stats(stats::StatsArgs),
+    Serve(serve::ServeArgs),
+    Watch(watch::WatchArgs),
+    Push(push::PushArgs),
+    Clone(clone::CloneArgs),
     Demo(demo::DemoArgs),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
@@ -121,7 +137,8 @@ pub fn command() -> clap::Command {
 fn without_global(command: clap::Command, global: &[String]) -> clap::Command {
     const GLOBAL_HELP: &str = "\
 Global options (see `deltaic --help`):
-  --store DIR, --wait DURATION, --json, -q, -v, --color WHEN, --progress HOW";
+  --store DIR, --endpoint URL, --wait DURATION, --stall-timeout DURATION, --json, -q, -v,
+  --color WHEN, --progress HOW";
     let is_global = |id: &clap::Id| global.iter().any(|known| id == known.as_str());
     let command = command.mut_args(|argument| {
         let hidden = is_global(argument.get_id());
@@ -235,6 +252,16 @@ mod tests {
             "deltaic stats",
             "deltaic stats --wait 5m",
             "deltaic stats acme/policy -v",
+            "deltaic --endpoint http://a:1,http://b:2 log acme/policy",
+            "deltaic stats --endpoint http://127.0.0.1:7421 --stall-timeout 10s",
+            "deltaic commit acme/policy ckpt --shadow s",
+            "deltaic pull acme/policy@dev -o r --follow",
+            "deltaic serve",
+            "deltaic --store s serve --listen 127.0.0.1:0 --cache 1GiB --log-format json",
+            "deltaic serve --listen 0.0.0.0:7421 --insecure",
+            "deltaic watch acme/policy@main --exec ./reload.sh --after v3",
+            "deltaic push acme/policy@dev --to http://other:7421",
+            "deltaic clone http://other:7421/acme/policy --branch dev",
             "deltaic demo --params 10M --commits 4 --keep",
             "deltaic completions bash",
             "deltaic man -o man",
@@ -258,6 +285,12 @@ mod tests {
             "deltaic verify --read-data=0",
             "deltaic stats -q -v",
             "deltaic stats --wait 5",
+            "deltaic stats --endpoint somewhere",
+            "deltaic serve --listen somewhere",
+            "deltaic serve --cache 5MB",
+            "deltaic push acme/policy",
+            "deltaic clone acme/policy",
+            "deltaic watch acme/policy@v3",
             "deltaic demo --commits 0",
         ] {
             assert!(!parses(line), "{line}");

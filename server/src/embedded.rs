@@ -1,61 +1,404 @@
 //! Where store and client meet in one process: each seen through the other's interface, errors kept as they are.
 
 use crate::report::Failure;
-use deltaic_client::{Checkpoint, ClientError, Source};
-use deltaic_format::fetch::{Delivery, FetchPlan, TensorWish};
-use deltaic_format::ids::FileId;
-use deltaic_format::object::{Schema, Snapshot};
-use deltaic_store::{PlainFile, Store, StoreError};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::serve::{Cancellable, Changes, Follower, Work, Workers, append_items, history_page};
+use async_trait::async_trait;
+use bytes::Bytes;
+use deltaic_client::{Checkpoint, ClientError, Entry, Repository, Result, UploadSource, Watcher};
+use deltaic_format::Version;
+use deltaic_format::answers::{
+    CommitOutcome, CommitRequest, StoreStats, Tag, TensorDiff, VerifyOptions, VerifyReport,
+    VersionStats,
+};
+use deltaic_format::fetch::{Chunk, FetchPlan, FetchRequest, Position};
+use deltaic_format::ids::{CommitId, FileId};
+use deltaic_format::name::{BranchName, RepoName};
+use deltaic_format::object::{RefRecord, Schema, Snapshot};
+use deltaic_format::progress::Progress;
+use deltaic_format::refusal::Refusal;
+use deltaic_format::revision::Selector;
+use deltaic_format::upload::{UploadItem, UploadPosition, UploadTarget};
+use deltaic_store::{Fetch, PlainFile, Store, StoreError, Upload};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// A store as a source of versions.
-#[derive(Debug, Clone, Copy)]
-pub struct StoreSource<'a>(pub &'a Store);
+/// Commits that are read at a time.
+const HISTORY_PAGE: usize = 64;
 
-/// An error of either side on its way through the store.
-struct Passing(ClientError);
+/// Bytes of an upload that are held at a time.
+const APPENDED_BYTES: u64 = 4 << 20;
 
-impl From<StoreError> for Passing {
-    fn from(error: StoreError) -> Self {
-        Self(match error {
-            StoreError::Interrupted => ClientError::Interrupted,
-            error => ClientError::Source(Box::new(error)),
+/// Whoever changes refs need not say so: a follower looks this often.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// A store of this process as repositories.
+#[derive(Debug, Clone)]
+pub struct Embedded {
+    store: Arc<Store>,
+    workers: Workers,
+    changes: Changes,
+}
+
+impl Embedded {
+    /// Those of `store`.
+    pub fn new(store: Arc<Store>) -> Self {
+        Self::told(store, Changes::default())
+    }
+
+    /// The same, with word of changes to and from others that have the store open in this process.
+    pub fn told(store: Arc<Store>, changes: Changes) -> Self {
+        Self {
+            store,
+            workers: Workers::new(),
+            changes,
+        }
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        kind: Work,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T> {
+        let store = self.store.clone();
+        let done = self.workers.run(kind, move || work(&store)).await;
+        done.map_err(refused)
+    }
+
+    /// Work that is told to stop when whoever asked for it goes away.
+    async fn watched<T: Send + 'static>(
+        &self,
+        kind: Work,
+        progress: Watcher,
+        work: impl FnOnce(&Store, &dyn Progress) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T> {
+        let (progress, _stop) = Cancellable::new(progress);
+        self.run(kind, move |store| work(store, &progress)).await
+    }
+
+    async fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T> {
+        let changes = self.changes.clone();
+        let change = move |store: &Store| work(store).inspect(|_| changes.made());
+        self.run(Work::Write, change).await
+    }
+
+    /// A batch of chunks, made while the ones before it are being used.
+    fn chunks(&self, fetch: &Arc<Fetch>, at: Position) -> tokio::task::JoinHandle<Batch> {
+        let (this, fetch) = (self.clone(), fetch.clone());
+        tokio::spawn(async move {
+            let chunks = move |store: &Store| store.chunks(&fetch, at);
+            this.run(Work::Compute, chunks).await
         })
     }
+
+    /// Hold all items that `source` has, reading some while others are written.
+    async fn append(&self, mut upload: Upload, source: &dyn UploadSource) -> Result<Upload> {
+        let mut items = source.items(upload.position().cloned()).ready_chunks(64);
+        let mut pending = Vec::new();
+        let mut more = true;
+        while more || !pending.is_empty() {
+            let next = async {
+                let mut taken = Vec::new();
+                let mut bytes = 0;
+                while more && bytes < APPENDED_BYTES {
+                    let Some(batch) = items.next().await else {
+                        more = false;
+                        break;
+                    };
+                    for item in batch {
+                        let item = item?;
+                        bytes += item.1.len();
+                        taken.push(item);
+                    }
+                }
+                Ok::<Vec<(UploadPosition, UploadItem)>, ClientError>(taken)
+            };
+            let append = append_items(&self.workers, upload, std::mem::take(&mut pending));
+            let (appended, taken) = futures::future::join(append, next).await;
+            upload = appended.map_err(refused)?;
+            pending = taken?;
+        }
+        Ok(upload)
+    }
 }
 
-fn pass(result: Result<(), Passing>) -> deltaic_client::Result<()> {
-    result.map_err(|Passing(error)| error)
+type Batch = Result<Vec<Chunk>>;
+
+/// What a store refuses, told by the client.
+fn refused(refusal: Refusal) -> ClientError {
+    match refusal {
+        Refusal::Interrupted => ClientError::Interrupted,
+        refusal => ClientError::Refused(refusal),
+    }
 }
 
-impl Source for StoreSource<'_> {
-    fn plan(&self, want: &Snapshot, wishes: &[TensorWish]) -> deltaic_client::Result<FetchPlan> {
-        let plan = self.0.plan(want, wishes);
-        let mut plan = plan.map_err(|error| Passing::from(error).0)?;
-        // Long paths add up to more than is ever sent.
-        plan.bytes = plan.bytes.min(want.full_bytes());
-        Ok(plan)
+/// What a fetch would take.
+///
+/// # Errors
+///
+/// If stored data is damaged, or the caller stops.
+pub(crate) fn plan(
+    store: &Store,
+    fetch: &Fetch,
+    exactly: bool,
+    progress: &dyn Progress,
+) -> Result<FetchPlan, StoreError> {
+    if exactly {
+        return store.plan_exactly(fetch, progress);
+    }
+    let mut plan = store.plan(fetch)?;
+    // Long paths add up to more than is ever sent.
+    plan.bytes = plan.bytes.min(fetch.want().full_bytes());
+    Ok(plan)
+}
+
+#[async_trait]
+impl Repository for Embedded {
+    async fn repos(&self) -> Result<Vec<RepoName>> {
+        self.run(Work::Short, Store::repos).await
     }
 
-    fn fetch(
-        &self,
-        want: &Snapshot,
-        wishes: &[TensorWish],
-        receive: &mut dyn FnMut(Delivery<'_>) -> deltaic_client::Result<()>,
-    ) -> deltaic_client::Result<()> {
-        pass(self.0.fetch(want, wishes, &mut |delivery| {
-            receive(delivery).map_err(Passing)
-        }))
+    async fn branches(&self, repo: &RepoName) -> Result<Vec<RefRecord>> {
+        let repo = repo.clone();
+        self.run(Work::Short, move |store| store.branches(&repo))
+            .await
     }
 
-    fn file(
+    async fn tags(&self, repo: &RepoName) -> Result<Vec<Tag>> {
+        let repo = repo.clone();
+        self.run(Work::Short, move |store| store.tags(&repo)).await
+    }
+
+    async fn create_branch(
         &self,
+        repo: &RepoName,
+        name: &BranchName,
+        commit: CommitId,
+        time_ms: i64,
+    ) -> Result<RefRecord> {
+        let (repo, name) = (repo.clone(), name.clone());
+        self.change(move |store| store.create_branch(&repo, &name, commit, time_ms))
+            .await
+    }
+
+    async fn delete_branch(&self, repo: &RepoName, name: &BranchName) -> Result<RefRecord> {
+        let (repo, name) = (repo.clone(), name.clone());
+        self.change(move |store| store.delete_branch(&repo, &name))
+            .await
+    }
+
+    async fn unreached_without(&self, repo: &RepoName, name: &BranchName) -> Result<Vec<Version>> {
+        let (repo, name) = (repo.clone(), name.clone());
+        let list = move |store: &Store| store.unreached_without(&repo, &name);
+        self.run(Work::Compute, list).await
+    }
+
+    async fn create_tag(
+        &self,
+        repo: &RepoName,
+        name: &BranchName,
+        commit: CommitId,
+        time_ms: i64,
+    ) -> Result<Tag> {
+        let (repo, name) = (repo.clone(), name.clone());
+        self.change(move |store| store.create_tag(&repo, &name, commit, time_ms))
+            .await
+    }
+
+    async fn delete_tag(&self, repo: &RepoName, name: &BranchName) -> Result<Tag> {
+        let (repo, name) = (repo.clone(), name.clone());
+        self.change(move |store| store.delete_tag(&repo, &name))
+            .await
+    }
+
+    async fn resolve(&self, repo: &RepoName, selector: &Selector) -> Result<CommitId> {
+        let (repo, selector) = (repo.clone(), selector.clone());
+        self.run(Work::Compute, move |store| store.resolve(&repo, &selector))
+            .await
+    }
+
+    async fn snapshot(&self, _repo: &RepoName, id: CommitId) -> Result<Snapshot> {
+        self.run(Work::Compute, move |store| store.snapshot(id))
+            .await
+    }
+
+    async fn history(
+        &self,
+        _repo: &RepoName,
+        head: CommitId,
+        limit: Option<u64>,
+    ) -> Result<BoxStream<'static, Result<Entry>>> {
+        let going = (self.clone(), Some(head), limit.unwrap_or(u64::MAX));
+        let pages = stream::try_unfold(going, |(this, next, left)| async move {
+            let Some(head) = next.filter(|_| left > 0) else {
+                return Ok(None);
+            };
+            let most = usize::try_from(left)
+                .unwrap_or(usize::MAX)
+                .min(HISTORY_PAGE);
+            let page = move |store: &Store| history_page(store, head, most);
+            let (entries, next) = this.run(Work::Short, page).await?;
+            let left = left - entries.len() as u64;
+            let entries = stream::iter(entries.into_iter().map(Ok));
+            Ok::<_, ClientError>(Some((entries, (this, next, left))))
+        });
+        Ok(pages.try_flatten().boxed())
+    }
+
+    async fn version_stats(&self, _repo: &RepoName, version: &Snapshot) -> Result<VersionStats> {
+        let version = version.clone();
+        self.run(Work::Compute, move |store| store.version_stats(&version))
+            .await
+    }
+
+    async fn diff(
+        &self,
+        _repo: &RepoName,
+        from: &Snapshot,
+        to: &Snapshot,
+        progress: Watcher,
+    ) -> Result<Vec<TensorDiff>> {
+        let (from, to) = (from.clone(), to.clone());
+        let diff = move |store: &Store, progress: &dyn Progress| store.diff(&from, &to, progress);
+        self.watched(Work::Long, progress, diff).await
+    }
+
+    async fn revert(
+        &self,
+        request: &CommitRequest,
+        target: CommitId,
+        progress: Watcher,
+    ) -> Result<CommitOutcome> {
+        let request = request.clone();
+        let (progress, _stop) = Cancellable::new(progress);
+        self.change(move |store| store.revert(&request, target, &progress))
+            .await
+    }
+
+    async fn plan(
+        &self,
+        request: &FetchRequest,
+        exactly: bool,
+        progress: Watcher,
+    ) -> Result<FetchPlan> {
+        let request = request.clone();
+        let work = move |store: &Store, progress: &dyn Progress| {
+            plan(store, &store.open_fetch(&request)?, exactly, progress)
+        };
+        self.watched(Work::Long, progress, work).await
+    }
+
+    async fn fetch(
+        &self,
+        request: FetchRequest,
+        from: Position,
+    ) -> Result<BoxStream<'static, Result<Chunk>>> {
+        let open = move |store: &Store| store.open_fetch(&request).map(Arc::new);
+        let fetch = self.run(Work::Compute, open).await?;
+        let ahead = Some(self.chunks(&fetch, from));
+        let going = (self.clone(), fetch, ahead, VecDeque::<Chunk>::new());
+        let chunks = stream::try_unfold(going, |(this, fetch, mut ahead, mut ready)| async move {
+            if ready.is_empty()
+                && let Some(batch) = ahead.take()
+            {
+                ready = batch.await.map_err(stopped)??.into();
+                ahead = ready.back().map(|last| this.chunks(&fetch, last.next));
+            }
+            let next = ready.pop_front();
+            Ok(next.map(|chunk| (chunk, (this, fetch, ahead, ready))))
+        });
+        Ok(chunks.boxed())
+    }
+
+    async fn file(
+        &self,
+        _repo: &RepoName,
         id: FileId,
-        _size: u64,
-        receive: &mut dyn FnMut(&[u8]) -> deltaic_client::Result<()>,
-    ) -> deltaic_client::Result<()> {
-        pass(self.0.file(id, &mut |part| receive(part).map_err(Passing)))
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+        // A file that is not there is told at once.
+        let first = self
+            .run(Work::Compute, move |store| store.file_part(id, 0))
+            .await?;
+        let going = (self.clone(), 0, Some(first), false);
+        let parts = stream::try_unfold(going, move |(this, at, part, complete)| async move {
+            if complete {
+                return Ok(None);
+            }
+            let (part, complete) = match part {
+                Some(part) => part,
+                None => {
+                    this.run(Work::Compute, move |store| store.file_part(id, at))
+                        .await?
+                }
+            };
+            let next = at + part.len() as u64;
+            Ok::<_, ClientError>(Some((Bytes::from(part), (this, next, None, complete))))
+        });
+        Ok(parts.boxed())
     }
+
+    async fn upload(
+        &self,
+        target: &UploadTarget,
+        source: Arc<dyn UploadSource>,
+        progress: Watcher,
+    ) -> Result<CommitOutcome> {
+        let (place, committed) = (target.clone(), target.clone());
+        let done = self
+            .run(Work::Compute, move |store| store.committed(&committed))
+            .await?;
+        if let Some(outcome) = done {
+            return Ok(outcome);
+        }
+        let upload = self
+            .run(Work::Compute, move |store| store.open_upload(&place))
+            .await?;
+        let upload = self.append(upload, &*source).await?;
+        let (progress, _stop) = Cancellable::new(progress);
+        self.change(move |store| store.finish_upload(upload, &progress))
+            .await
+    }
+
+    async fn watch(
+        &self,
+        repo: &RepoName,
+        branch: &BranchName,
+        after: Option<CommitId>,
+    ) -> Result<BoxStream<'static, Result<Entry>>> {
+        let parts = (&self.store, &self.workers, &self.changes);
+        let mut follower = Follower::new(parts, repo.clone(), branch.clone(), after);
+        // Where it begins is settled now, and a branch that is not there is told at once.
+        let first = follower.next().await.map_err(refused)?;
+        let first = stream::iter(first.map(|(entry, _)| Ok(entry)));
+        let others = stream::try_unfold(follower, |mut follower| async move {
+            let (entry, _) = follower.following(BETWEEN_LOOKS).await.map_err(refused)?;
+            Ok(Some((entry, follower)))
+        });
+        Ok(first.chain(others).boxed())
+    }
+
+    async fn store_stats(&self, repo: Option<&RepoName>) -> Result<StoreStats> {
+        let repo = repo.cloned();
+        self.run(Work::Long, move |store| store.stats(repo.as_ref()))
+            .await
+    }
+
+    async fn verify(&self, options: VerifyOptions, progress: Watcher) -> Result<VerifyReport> {
+        let verify = move |store: &Store, progress: &dyn Progress| store.verify(&options, progress);
+        self.watched(Work::Long, progress, verify).await
+    }
+}
+
+/// Work on another thread panicked, or was dropped with the runtime.
+fn stopped(_: tokio::task::JoinError) -> ClientError {
+    refused(Refusal::Failed {
+        what: "a thread stopped unexpectedly".to_owned(),
+    })
 }
 
 /// A checkpoint on disk as what the store commits. The store passes words on; what failed is kept here as it was.
@@ -89,7 +432,7 @@ impl<'a> Committed<'a> {
         }
     }
 
-    fn in_words(&self, result: deltaic_client::Result<()>) -> Result<(), String> {
+    fn in_words(&self, result: Result<()>) -> std::result::Result<(), String> {
         result.map_err(|error| {
             // The first failure ends the commit; other threads may meet more.
             self.noted().get_or_insert_with(|| Failure::from(&error));
@@ -111,7 +454,12 @@ impl deltaic_store::Checkpoint for Committed<'_> {
         self.checkpoint.header(file)
     }
 
-    fn read_data(&self, file: usize, offset: u64, out: &mut [u8]) -> Result<(), String> {
+    fn read_data(
+        &self,
+        file: usize,
+        offset: u64,
+        out: &mut [u8],
+    ) -> std::result::Result<(), String> {
         self.in_words(self.checkpoint.read_data(file, offset, out))
     }
 
@@ -119,11 +467,16 @@ impl deltaic_store::Checkpoint for Committed<'_> {
         &self.files
     }
 
-    fn read_file(&self, file: usize, offset: u64, out: &mut [u8]) -> Result<(), String> {
+    fn read_file(
+        &self,
+        file: usize,
+        offset: u64,
+        out: &mut [u8],
+    ) -> std::result::Result<(), String> {
         self.in_words(self.checkpoint.read_file(file, offset, out))
     }
 
-    fn check_unchanged(&self) -> Result<(), String> {
+    fn check_unchanged(&self) -> std::result::Result<(), String> {
         self.in_words(self.checkpoint.check_unchanged())
     }
 }

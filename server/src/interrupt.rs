@@ -6,6 +6,10 @@ use signal_hook::flag;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Time between two looks at whether the user has asked to stop.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Whether the user has asked to stop.
 #[derive(Debug, Clone, Default)]
@@ -33,5 +37,13 @@ impl Interrupt {
     /// Whether the user has asked to stop.
     pub fn asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Wait until the user asks to stop.
+    pub async fn wait(&self) {
+        // A signal's handler may do little more than set a flag.
+        while !self.asked() {
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
     }
 }

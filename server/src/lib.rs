@@ -1,4 +1,4 @@
-//! The program `deltaic`: its command line over the embedded store and replica folders.
+//! The program `deltaic`: its command line over stores, servers and replica folders.
 //!
 //! | question | module |
 //! |---|---|
@@ -7,7 +7,9 @@
 //! | what applies where nothing is said? | [`settings`] |
 //! | how do errors become words and exit codes? | [`report`] |
 //! | how is something shown? | [`output`], [`table`], [`units`], [`progress`] |
+//! | how do commands talk to a store or server? | [`repositories`], opened by [`session`] |
 //! | how do store and client meet? | [`embedded`] |
+//! | how is a store served to others? | [`serve`] |
 //! | what does the demo make up? | [`demo`] |
 
 // They panic where the stream is closed or full.
@@ -20,10 +22,13 @@ pub mod demo;
 pub mod embedded;
 pub mod files;
 pub mod folders;
+pub mod following;
 pub mod interrupt;
 pub mod output;
 pub mod progress;
 pub mod report;
+pub mod repositories;
+pub mod serve;
 pub mod session;
 pub mod settings;
 pub mod spelling;
@@ -37,9 +42,9 @@ use clap::{CommandFactory, FromArgMatches};
 use cli::{Cli, Command};
 use interrupt::Interrupt;
 use output::ColorChoice;
-use report::{Failure, Kind, REVISION_HINT, Result, with_store};
+use report::{Failure, Kind, REVISION_HINT, Result, with_place};
 use session::Session;
-use settings::Settings;
+use settings::{By, Settings};
 use std::io;
 use std::process::ExitCode;
 
@@ -52,16 +57,29 @@ pub fn main() -> ExitCode {
     };
     let settings = Settings::new(&cli.global);
     let (json, paint) = (settings.json, settings.color.paint(&io::stderr()));
-    let store = settings.store.clone().filter(|_| settings.store_is_flag);
+    let flag = flag_of_place(&settings);
     match run(cli.command, settings) {
         Ok(code) => code,
         Err(mut failure) => {
-            if let Some(dir) = store {
-                failure.hint = with_store(&failure.hint, &dir);
+            if let Some(flag) = flag {
+                failure.hint = with_place(&failure.hint, &flag);
             }
             failure.report(json, paint);
             failure.exit_code()
         }
+    }
+}
+
+/// The flag that named the store or server, as it is given again.
+fn flag_of_place(settings: &Settings) -> Option<String> {
+    let endpoint = settings.endpoint.as_ref();
+    let endpoint = endpoint.filter(|_| settings.endpoint_by == By::Flag);
+    let store = settings.store.as_ref();
+    let store = store.filter(|_| settings.store_by == By::Flag);
+    match (store, endpoint) {
+        (Some(dir), None) => Some(format!("--store {}", dir.display())),
+        (None, Some(urls)) => Some(format!("--endpoint {urls}")),
+        _ => None,
     }
 }
 
@@ -71,9 +89,13 @@ fn run(command: Command, settings: Settings) -> Result<ExitCode> {
     {
         return Err(failure.clone());
     }
-    let interrupt = Interrupt::listen().map_err(|error| {
-        Failure::new(Kind::Error, format!("signals cannot be handled: {error}"))
-    })?;
+    let interrupt = match command {
+        // It has its own way to end.
+        Command::Serve(_) => Interrupt::default(),
+        _ => Interrupt::listen().map_err(|error| {
+            Failure::new(Kind::Error, format!("signals cannot be handled: {error}"))
+        })?,
+    };
     let session = Session::new(settings, interrupt);
     let result = commands::run(command, &session);
     session.progress.clear();

@@ -1,6 +1,6 @@
 //! What goes to standard output: one JSON document, or a page for people.
 
-use crate::report::{Failure, write_document};
+use crate::report::{Failure, write_document, write_line};
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -67,6 +67,11 @@ impl Paint {
     /// Emphasise if there are `colors`.
     pub const fn new(colors: bool) -> Self {
         Self { colors }
+    }
+
+    /// Whether there are colours.
+    pub const fn has_colors(self) -> bool {
+        self.colors
     }
 
     /// Headings.
@@ -171,6 +176,18 @@ impl Output {
             false if self.quiet => answer.print_quietly(&mut Page::new(out, self.paint)),
             false => answer.print(&mut Page::new(out, self.paint)),
         })
+    }
+
+    /// Write one of many answers, which come one after the other: a line of JSON, or what is printed for people.
+    ///
+    /// # Errors
+    ///
+    /// As [`answer`](Self::answer).
+    pub fn next_answer(&self, answer: &impl Answer) -> Result<(), Failure> {
+        match self.json {
+            true => self.write(|out| write_line(out, answer)),
+            false => self.answer(answer),
+        }
     }
 
     /// Write part of a page at once, while the rest is still being worked out; nothing where scripts read.

@@ -27,11 +27,11 @@ pub enum ProgressChoice {
     None,
 }
 
-/// Shows progress, and passes on the user's wish to stop.
-#[derive(Debug)]
+/// Shows progress, and passes on the user's wish to stop. Clones show the same progress.
+#[derive(Debug, Clone)]
 pub struct Reporter {
     interrupt: Interrupt,
-    display: Display,
+    display: Arc<Display>,
 }
 
 #[derive(Debug)]
@@ -52,12 +52,15 @@ impl Reporter {
             ProgressChoice::Plain => Display::Lines(Lines::new(Duration::ZERO)),
             ProgressChoice::None => Display::Nothing,
         };
-        Self { interrupt, display }
+        Self {
+            interrupt,
+            display: Arc::new(display),
+        }
     }
 
     /// Take the bar away, because the operation has ended or something else is about to be printed.
     pub fn clear(&self) {
-        match &self.display {
+        match &*self.display {
             Display::Bar(bar) => {
                 if let Some(bar) = lock(bar).take() {
                     bar.finish_and_clear();
@@ -72,7 +75,7 @@ impl Reporter {
 impl Progress for Reporter {
     fn phase(&self, name: &'static str, total: Option<u64>) {
         let total = total.filter(|&bytes| bytes > 0);
-        match &self.display {
+        match &*self.display {
             Display::Bar(bar) => {
                 let next = new_bar(name, total);
                 if let Some(last) = lock(bar).replace(next) {
@@ -85,7 +88,7 @@ impl Progress for Reporter {
     }
 
     fn advance(&self, bytes: u64) {
-        match &self.display {
+        match &*self.display {
             Display::Bar(bar) => {
                 if let Some(bar) = &*lock(bar) {
                     bar.inc(bytes);

@@ -1,9 +1,11 @@
 //! The one place where errors become words, a hint what to do next, and an exit code.
 
 use crate::output::Paint;
+use crate::units;
 use deltaic_client::ClientError;
 use deltaic_format::FormatError;
 use deltaic_format::name::TreePath;
+use deltaic_format::refusal::Refusal;
 use deltaic_store::StoreError;
 use serde::Serialize;
 use std::error::Error;
@@ -209,41 +211,64 @@ impl From<StoreError> for Failure {
 
 impl From<&StoreError> for Failure {
     fn from(error: &StoreError) -> Self {
-        let (kind, hint) = match error {
-            StoreError::NotFound { kind, name } => {
-                let hint = hint_for_missing(kind, name);
-                return Self::new(Kind::NotFound, error.to_string()).hint(hint);
+        match error {
+            StoreError::Locked { .. } => {
+                Self::new(Kind::Unavailable, error.to_string()).hint(LOCKED_HINT)
             }
+            StoreError::StoreFormat { .. } => Self::new(Kind::Error, error.to_string())
+                .hint("use a build of deltaic that reads this format"),
+            StoreError::Io { path, source } => Self::file(path, source),
+            error => Self::from(&Refusal::from(error)),
+        }
+    }
+}
+
+/// What a store says no with is told in the same words whether it is here or behind a server.
+impl From<&Refusal> for Failure {
+    fn from(refusal: &Refusal) -> Self {
+        let (kind, hint) = match refusal {
+            Refusal::NotFound { kind, name } => (Kind::NotFound, hint_for_missing(kind, name)),
             // What to do about it, the command knows.
-            StoreError::Conflict { .. } => (Kind::Conflict, general_hint(Kind::Conflict)),
-            StoreError::Ambiguous { .. } => (Kind::Usage, "give more digits of the id"),
-            StoreError::Corrupt { .. } => (
+            Refusal::Conflict { .. } => (Kind::Conflict, general_hint(Kind::Conflict).to_owned()),
+            Refusal::Ambiguous { .. } => (Kind::Usage, "give more digits of the id".to_owned()),
+            Refusal::Corrupt { .. } => (
                 Kind::Corrupt,
-                "see what else is damaged with `deltaic verify --read-data`; other versions stay usable",
+                "see what else is damaged with `deltaic verify --read-data`; other versions stay usable".to_owned(),
             ),
-            StoreError::NoSpace { .. } => (Kind::NoSpace, general_hint(Kind::NoSpace)),
-            StoreError::Locked { .. } => (
-                Kind::Unavailable,
-                "one process at a time uses a store: run the command again when the other one is done, or wait for it with a \
-                 longer --wait, such as --wait 10m",
-            ),
-            StoreError::StoreFormat { .. } => {
-                (Kind::Error, "use a build of deltaic that reads this format")
-            }
-            StoreError::Checkpoint { .. } => (
+            Refusal::NoSpace { .. } => (Kind::NoSpace, general_hint(Kind::NoSpace).to_owned()),
+            Refusal::Checkpoint { .. } => (
                 Kind::Error,
-                "nothing was committed; see that nothing writes to the checkpoint, then commit again",
+                "nothing was committed; see that nothing writes to the checkpoint, then commit again".to_owned(),
+            ),
+            Refusal::Upload { .. } => (
+                Kind::Corrupt,
+                "nothing was committed; run the command again, and see to memory and disk of this machine if it is refused \
+                 again"
+                    .to_owned(),
             ),
             // Revisions are read with the command line; what remains is what a commit says of itself.
-            StoreError::Invalid { .. } => (
+            Refusal::Invalid { .. } => (
                 Kind::Usage,
-                "nothing was committed; give a shorter message or less metadata",
+                "nothing was committed; give a shorter message or less metadata".to_owned(),
             ),
-            StoreError::Interrupted => return interrupted(),
-            StoreError::Io { path, source } => return Self::file(path, source),
-            _ => (Kind::Error, general_hint(Kind::Error)),
+            Refusal::Exhausted { retry_after, .. } => (
+                Kind::Unavailable,
+                match retry_after {
+                    Some(time) => format!("try again in {}", units::time_left(*time)),
+                    None => "ask for less at once, or have the server's limit raised".to_owned(),
+                },
+            ),
+            Refusal::Unavailable { .. } => {
+                (Kind::Unavailable, general_hint(Kind::Unavailable).to_owned())
+            }
+            Refusal::Incompatible { .. } => (
+                Kind::Error,
+                "bring the older end up to date; `deltaic --version` says which one this is".to_owned(),
+            ),
+            Refusal::Interrupted => return interrupted(),
+            _ => (Kind::Error, general_hint(Kind::Error).to_owned()),
         };
-        Self::new(kind, error.to_string()).hint(hint)
+        Self::new(kind, refusal.to_string()).hint(hint)
     }
 }
 
@@ -313,6 +338,23 @@ impl From<&ClientError> for Failure {
             }
             ClientError::Interrupted => return interrupted(),
             ClientError::Io { path, source } => return Self::file(path, source),
+            ClientError::Refused(refusal) => return Self::from(refusal),
+            ClientError::Unreachable { .. } => (
+                Kind::Unavailable,
+                "see that the server runs (`deltaic serve`) and that its URL is right, then try again".to_owned(),
+            ),
+            ClientError::Stalled { .. } => (
+                Kind::Unavailable,
+                "see to the network and the server, then run the command again, which goes on where it can; a longer \
+                 --stall-timeout is more patient"
+                    .to_owned(),
+            ),
+            ClientError::Protocol { .. } => (
+                Kind::Error,
+                "see that a deltaic server answers at that URL, and that both ends are of the same version \
+                 (`deltaic --version`)"
+                    .to_owned(),
+            ),
             ClientError::Source(inner) => return from_source(inner.as_ref()),
             _ => (Kind::Error, general_hint(Kind::Error).to_owned()),
         };
@@ -322,11 +364,16 @@ impl From<&ClientError> for Failure {
 
 /// What a source said keeps its own kind.
 fn from_source(error: &(dyn Error + Send + Sync + 'static)) -> Failure {
-    match error.downcast_ref::<StoreError>() {
-        Some(error) => Failure::from(error),
-        None => Failure::new(Kind::Error, error.to_string()),
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(error), _) => <Failure as From<&StoreError>>::from(error),
+        (_, Some(error)) => <Failure as From<&ClientError>>::from(error),
+        _ => Failure::new(Kind::Error, error.to_string()),
     }
 }
+
+/// What to do about a store that another process uses.
+const LOCKED_HINT: &str = "one process at a time uses a store: run the command again when the other one is done, or wait for \
+     it with a longer --wait, such as --wait 10m; of a store that is served, ask the server, with --endpoint URL";
 
 /// What revisions look like, for whoever got one wrong.
 pub const REVISION_HINT: &str = "a revision is a branch or tag (main, main~3), a version (v42, dev:v42), \
@@ -344,6 +391,18 @@ pub fn interrupted() -> Failure {
 /// If it cannot be written, or not serialised.
 pub fn write_document(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(document)?;
+    text.push(b'\n');
+    out.write_all(&text)?;
+    out.flush()
+}
+
+/// Write `document` as one line of JSON, all of it at once.
+///
+/// # Errors
+///
+/// If it cannot be written, or not serialised.
+pub fn write_line(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(document)?;
     text.push(b'\n');
     out.write_all(&text)?;
     out.flush()
@@ -421,20 +480,23 @@ fn hint_for_missing(kind: &str, name: &str) -> String {
     hint.replace(" REPO", &format!(" {repo}"))
 }
 
-/// `hint` with the store in `dir` named in every command that needs it, so that it can be pasted.
-pub fn with_store(hint: &str, dir: &Path) -> String {
-    const WITHOUT: [&str; 6] = ["init", "help", "man", "completions", "demo", "--"];
+/// `hint` with `flag`, which names the store or server, in every command that needs it, so that it can be pasted.
+pub fn with_place(hint: &str, flag: &str) -> String {
+    const WITHOUT: [&str; 7] = ["init", "help", "man", "completions", "demo", "serve", "--"];
     let command = "`deltaic ";
     let mut parts = hint.split(command);
     let mut named = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let ends = part.find('`').unwrap_or(part.len());
+        let of_command = &part[..ends];
         let needs_none = WITHOUT.iter().any(|word| part.starts_with(word))
-            || part[..ends].contains("--help")
-            || part[..ends].contains("--store");
+            || ["--help", "--store", "--endpoint"]
+                .iter()
+                .any(|option| of_command.contains(option));
         named.push_str(command);
         if !needs_none {
-            named.push_str(&format!("--store {} ", dir.display()));
+            named.push_str(flag);
+            named.push(' ');
         }
         named.push_str(part);
     }

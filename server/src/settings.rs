@@ -10,7 +10,7 @@ use figment::error::Kind;
 use figment::providers::{Format, Toml};
 use serde::Deserialize;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,19 +21,51 @@ pub const DEFAULT_STORE: &str = ".deltaic-store";
 /// How long to wait for a store that another process uses, where nothing is said.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-const KEYS_HINT: &str = "its keys are store (a folder), wait (such as \"30s\"), color (auto, always, never) and progress (auto, plain, none)";
+/// How long a server may send nothing, where nothing is said.
+const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+const KEYS_HINT: &str = "its keys are store (a folder), endpoint (a server's URL, or several with commas), wait and stall_timeout (such as \"30s\"), color (auto, always, never) and progress (auto, plain, none)";
 
 const UNREADABLE_HINT: &str = "name a file that can be read with DELTAIC_CONFIG, or unset it; see to the permissions of the one in ~/.config";
+
+/// Where a setting was given; what is greater comes first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum By {
+    /// Nowhere.
+    #[default]
+    Default,
+    /// In the config file.
+    File,
+    /// In the environment.
+    Environment,
+    /// As a flag.
+    Flag,
+}
+
+/// Where the repositories are that commands work with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In the store in this folder.
+    Store(PathBuf),
+    /// On servers with these URLs, the first one that answers.
+    Servers(String),
+}
 
 /// What applies to every command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The store's folder, where one is given.
     pub store: Option<PathBuf>,
-    /// Whether it was given as a flag.
-    pub store_is_flag: bool,
+    /// Where it was given.
+    pub store_by: By,
+    /// The servers of one set of repositories, where they are given.
+    pub endpoint: Option<String>,
+    /// Where they were given.
+    pub endpoint_by: By,
     /// How long to wait for a store that another process uses.
     pub wait: Duration,
+    /// How long a server may send nothing before that is an error.
+    pub stall_timeout: Duration,
     /// Whether scripts read the output.
     pub json: bool,
     /// Whether to say nothing but data and errors.
@@ -53,7 +85,9 @@ pub struct Settings {
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
     store: Option<PathBuf>,
+    endpoint: Option<String>,
     wait: Option<String>,
+    stall_timeout: Option<String>,
     color: Option<ColorChoice>,
     progress: Option<ProgressChoice>,
 }
@@ -68,27 +102,50 @@ impl Settings {
             Ok(file) => (file.unwrap_or_default(), Ok(path)),
             Err(failure) => (ConfigFile::default(), Err(failure)),
         };
-        let mut settings = Self::combine(args, variable("DELTAIC_STORE"), file, config);
-        match variable("DELTAIC_WAIT").map(waiting).transpose() {
-            Ok(wait) => settings.wait = args.wait.or(wait).unwrap_or(settings.wait),
-            Err(failure) => settings.config = settings.config.and(Err(failure)),
+        let environment = Environment {
+            store: variable("DELTAIC_STORE").map(PathBuf::from),
+            endpoint: variable("DELTAIC_ENDPOINT").map(|url| url.to_string_lossy().into_owned()),
+        };
+        let mut settings = Self::combine(args, environment, file, config);
+        let mut durations = [
+            ("DELTAIC_WAIT", args.wait, &mut settings.wait),
+            (
+                "DELTAIC_STALL_TIMEOUT",
+                args.stall_timeout,
+                &mut settings.stall_timeout,
+            ),
+        ];
+        for (name, flag, setting) in &mut durations {
+            match variable(name).map(|text| lasting(name, &text)).transpose() {
+                Ok(time) => **setting = flag.or(time).unwrap_or(**setting),
+                Err(failure) if settings.config.is_ok() => settings.config = Err(failure),
+                Err(_) => {}
+            }
         }
         settings
     }
 
     fn combine(
         args: &GlobalArgs,
-        environment: Option<OsString>,
+        environment: Environment,
         file: ConfigFile,
         config: Result<Option<PathBuf>>,
     ) -> Self {
-        let store = args.store.clone().filter(|dir| !dir.as_os_str().is_empty());
-        let wait = (file.wait.as_deref()).and_then(|wait| arguments::duration(wait).ok());
+        let flag = args.store.clone().filter(|dir| !dir.as_os_str().is_empty());
+        let (store, store_by) = first([flag, environment.store, file.store]);
+        let flag = args.endpoint.clone().filter(|url| !url.is_empty());
+        let (endpoint, endpoint_by) = first([flag, environment.endpoint, file.endpoint]);
+        let time = |text: Option<String>| text.and_then(|text| arguments::duration(&text).ok());
+        let (wait, stall_timeout) = (time(file.wait), time(file.stall_timeout));
+        let stall_timeout = args.stall_timeout.or(stall_timeout);
         let progress = args.progress.or(file.progress).unwrap_or_default();
         Self {
-            store_is_flag: store.is_some(),
-            store: store.or(environment.map(PathBuf::from)).or(file.store),
+            store,
+            store_by,
+            endpoint,
+            endpoint_by,
             wait: args.wait.or(wait).unwrap_or(DEFAULT_WAIT),
+            stall_timeout: stall_timeout.unwrap_or(DEFAULT_STALL_TIMEOUT),
             json: args.json,
             quiet: args.quiet,
             verbose: args.verbose,
@@ -102,12 +159,65 @@ impl Settings {
         }
     }
 
-    /// The folder of the store that commands use.
+    /// The store or servers that commands use: whatever is given, or comes first, else the default store.
     ///
     /// # Errors
     ///
-    /// If none is given and the default one is not there.
+    /// If both are given in the same way, or neither and the default store is not there.
+    pub fn place(&self) -> Result<Place> {
+        match (&self.store, &self.endpoint) {
+            (Some(_), Some(_)) if self.store_by == self.endpoint_by => Err(self.two_places()),
+            (store, Some(endpoint)) if store.is_none() || self.endpoint_by > self.store_by => {
+                let urls = arguments::endpoints(endpoint).map_err(|form| {
+                    let what = match self.endpoint_by {
+                        By::Environment => "DELTAIC_ENDPOINT",
+                        _ => "the endpoint",
+                    };
+                    Failure::usage(format!("{what} is not valid: {form}"))
+                        .hint("give a server's URL, or several with commas between them")
+                })?;
+                Ok(Place::Servers(urls))
+            }
+            _ => Ok(Place::Store(self.given_or_default_store()?)),
+        }
+    }
+
+    fn two_places(&self) -> Failure {
+        const ONE: &str = "name the one that is meant with --store DIR or --endpoint URL";
+        let (message, hint) = match self.store_by {
+            By::Flag => (
+                "--store and --endpoint name two places",
+                "give one of them: a store's folder on this machine, or a server's URL".to_owned(),
+            ),
+            By::Environment => (
+                "DELTAIC_STORE and DELTAIC_ENDPOINT are both set",
+                format!("unset one of them, or {ONE}"),
+            ),
+            By::File | By::Default => (
+                "the config file gives a store and an endpoint",
+                format!("take one of them out of it, or {ONE}"),
+            ),
+        };
+        Failure::usage(message).hint(hint)
+    }
+
+    /// The folder of the store that is used by commands which work on the folder itself.
+    ///
+    /// # Errors
+    ///
+    /// If none is given and the default one is not there, or a server was named for this very command.
     pub fn store_dir(&self) -> Result<PathBuf> {
+        match (self.endpoint_by, self.store_by) {
+            (By::Flag, By::Flag) => Err(self.two_places()),
+            (By::Flag, _) => Err(Failure::usage(
+                "this command works on the folder of a store, not over a server",
+            )
+            .hint("name a store on this machine, with --store DIR in place of --endpoint")),
+            _ => self.given_or_default_store(),
+        }
+    }
+
+    fn given_or_default_store(&self) -> Result<PathBuf> {
         match &self.store {
             Some(dir) => Ok(dir.clone()),
             None if Path::new(DEFAULT_STORE).is_dir() => Ok(DEFAULT_STORE.into()),
@@ -115,10 +225,26 @@ impl Settings {
                 "no store is given, and there is no {DEFAULT_STORE} here"
             ))
             .hint(
-                "name one with --store DIR, DELTAIC_STORE, or `store = \"DIR\"` in the config file; make one with `deltaic init`",
+                "name one with --store DIR, DELTAIC_STORE, or `store = \"DIR\"` in the config file, or a server with \
+                 --endpoint URL; make a store with `deltaic init`",
             )),
         }
     }
+}
+
+/// What the environment gives.
+#[derive(Debug, Default)]
+struct Environment {
+    store: Option<PathBuf>,
+    endpoint: Option<String>,
+}
+
+/// What flag, environment and config file give: the first of them that gives something, and which it is.
+fn first<T>(given: [Option<T>; 3]) -> (Option<T>, By) {
+    let places = [By::Flag, By::Environment, By::File];
+    let mut found = given.into_iter().zip(places);
+    let found = found.find_map(|(value, by)| Some((value?, by)));
+    found.map_or((None, By::Default), |(value, by)| (Some(value), by))
 }
 
 impl ConfigFile {
@@ -131,10 +257,22 @@ impl ConfigFile {
         }
         let config = Figment::from(Toml::file_exact(path)).extract();
         let mut config: Self = config.map_err(|error| invalid(explain(&error)).hint(KEYS_HINT))?;
-        if let Some(wait) = &config.wait
-            && let Err(form) = arguments::duration(wait)
+        for (key, text) in [
+            ("wait", &config.wait),
+            ("stall_timeout", &config.stall_timeout),
+        ] {
+            if let Some(text) = text
+                && let Err(form) = arguments::duration(text)
+            {
+                let what = format!("has a {key} that is not valid: {form}");
+                return Err(invalid(what).hint(KEYS_HINT));
+            }
+        }
+        if let Some(endpoint) = &config.endpoint
+            && let Err(form) = arguments::endpoints(endpoint)
         {
-            return Err(invalid(format!("has a wait that is not valid: {form}")).hint(KEYS_HINT));
+            let what = format!("has an endpoint that is not valid: {form}");
+            return Err(invalid(what).hint(KEYS_HINT));
         }
         let folder = path.parent().unwrap_or(Path::new(""));
         config.store = config.store.map(|dir| expand(&dir, folder));
@@ -159,16 +297,24 @@ fn expand(path: &Path, folder: &Path) -> PathBuf {
     }
 }
 
+/// The user's cache folder, if there is a home folder.
+pub fn cache_dir() -> Option<PathBuf> {
+    match variable("XDG_CACHE_HOME") {
+        Some(folder) => Some(folder.into()),
+        None => Some(env::home_dir()?.join(".cache")),
+    }
+}
+
 /// A variable of the environment; an empty one is as good as none.
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The time to wait that the environment gives.
-fn waiting(text: OsString) -> Result<Duration> {
+/// The time that the variable `name` gives.
+fn lasting(name: &str, text: &OsStr) -> Result<Duration> {
     let text = text.to_string_lossy();
     arguments::duration(&text).map_err(|form| {
-        Failure::usage(format!("DELTAIC_WAIT is {text:?}: {form}"))
+        Failure::usage(format!("{name} is {text:?}: {form}"))
             .hint("unset it, or give it such a value")
     })
 }
@@ -201,7 +347,11 @@ mod tests {
     }
 
     fn combine(args: &GlobalArgs, environment: Option<&str>, file: ConfigFile) -> Settings {
-        Settings::combine(args, environment.map(OsString::from), file, Ok(None))
+        let environment = Environment {
+            store: environment.map(PathBuf::from),
+            endpoint: None,
+        };
+        Settings::combine(args, environment, file, Ok(None))
     }
 
     #[test]
@@ -239,8 +389,70 @@ mod tests {
             ..args()
         };
         assert_eq!(combine(&flags, None, file()).wait, Duration::ZERO);
-        assert_eq!(waiting("2s".into()), Ok(Duration::from_secs(2)));
-        assert_eq!(waiting("2".into()).map_err(|f| f.kind.code()), Err(2));
+        let lasting = |text: &str| lasting("DELTAIC_WAIT", OsStr::new(text));
+        assert_eq!(lasting("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(lasting("2").map_err(|f| f.kind.code()), Err(2));
+    }
+
+    #[test]
+    fn a_store_and_a_server_take_their_places_by_where_they_are_given() {
+        let place = |store: [Option<&str>; 3], endpoint: [Option<&str>; 3]| {
+            let [flag, variable, file] = store;
+            let [endpoint_flag, endpoint_variable, endpoint_file] = endpoint;
+            let flags = GlobalArgs {
+                store: flag.map(PathBuf::from),
+                endpoint: endpoint_flag.map(str::to_owned),
+                ..args()
+            };
+            let environment = Environment {
+                store: variable.map(PathBuf::from),
+                endpoint: endpoint_variable.map(str::to_owned),
+            };
+            let file = ConfigFile {
+                store: file.map(PathBuf::from),
+                endpoint: endpoint_file.map(str::to_owned),
+                ..ConfigFile::default()
+            };
+            Settings::combine(&flags, environment, file, Ok(None)).place()
+        };
+        let (s, e) = (Some("/s"), Some("http://h:1"));
+        let store = Ok(Place::Store("/s".into()));
+        let servers = Ok(Place::Servers("http://h:1".to_owned()));
+        for (stores, endpoints, expected) in [
+            ([s, None, None], [None, None, None], &store),
+            ([None, None, s], [None, None, None], &store),
+            ([s, None, None], [None, e, None], &store),
+            ([None, s, None], [None, None, e], &store),
+            ([None, None, None], [e, None, None], &servers),
+            ([None, s, s], [e, None, None], &servers),
+            ([None, None, s], [None, e, None], &servers),
+            ([None, None, None], [None, None, e], &servers),
+        ] {
+            assert_eq!(&place(stores, endpoints), expected);
+        }
+        for (stores, endpoints, words) in [
+            ([s, None, None], [e, None, None], "--store and --endpoint"),
+            ([None, s, None], [None, e, None], "DELTAIC_ENDPOINT"),
+            ([None, None, s], [None, None, e], "the config file"),
+        ] {
+            let failure = place(stores, endpoints).expect_err("both are given");
+            assert_eq!(failure.kind.code(), 2);
+            assert!(failure.message.contains(words), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn what_works_on_a_folder_refuses_a_server_that_is_named_for_it() {
+        let with = |endpoint_by| Settings {
+            endpoint: Some("http://h:1".to_owned()),
+            endpoint_by,
+            store: Some("/s".into()),
+            store_by: By::File,
+            ..combine(&args(), None, ConfigFile::default())
+        };
+        assert_eq!(with(By::Environment).store_dir(), Ok("/s".into()));
+        let failure = with(By::Flag).store_dir().expect_err("a server is named");
+        assert_eq!(failure.kind.code(), 2);
     }
 
     #[test]
@@ -261,6 +473,10 @@ mod tests {
         assert!(message("stroe = 1").ends_with("has an unknown key, stroe"));
         assert!(message("color = \"blue\"").contains("has a color that is not valid"));
         assert!(message("wait = \"soon\"").contains("has a wait that is not valid"));
+        let wrong = message("stall_timeout = \"1\"");
+        assert!(wrong.contains("has a stall_timeout that is not valid"));
+        let wrong = message("endpoint = \"somewhere\"");
+        assert!(wrong.contains("has an endpoint that is not valid"));
         assert!(message("color = ").contains("config.toml is not valid"));
     }
 

@@ -1,7 +1,7 @@
 //! What somebody may have meant who writes as with git, or swaps arguments: corrections to be pasted.
 
 use crate::arguments::BranchSpec;
-use deltaic_store::Selector;
+use deltaic_format::revision::Selector;
 use std::path::Path;
 
 /// A revision or range in our spelling, if `text` is in another one: `main^`, `HEAD`, `V4`, `4`, `a...b`.
@@ -72,16 +72,23 @@ pub fn swapped(first: &str, second: &str) -> Option<String> {
 /// What to use in place of a command that does not exist (yet).
 pub fn instead_of(command: &str) -> Option<&'static str> {
     Some(match command {
-        "push" | "clone" | "fetch" | "remote" => {
-            "copying between stores is not there yet: copy the store's folder while no process uses it (cp -a); \
-             `deltaic pull REPO -o DIR` makes a working copy of one version"
+        "fetch" => {
+            "use `deltaic pull REPO@REV -o DIR`, which fetches what is missing and patches DIR"
         }
-        "serve" | "token" | "key" | "workers" | "lease" => {
-            "a server is not there yet: trainer and workers use a store on one machine, with --store DIR"
+        "remote" => {
+            "name a server with --endpoint URL, or in the config file; copy history with `deltaic push REPO --to URL` and \
+             `deltaic clone URL/REPO`"
         }
-        "watch" | "follow" => {
-            "following is not there yet: run `deltaic pull REPO -o DIR` again and again, which does nothing where \
-             nothing is new"
+        "follow" => {
+            "use `deltaic pull REPO@BRANCH -o DIR --follow` for a replica, or `deltaic watch REPO@BRANCH` to be told of new \
+             versions"
+        }
+        "server" | "daemon" | "start" => "use `deltaic serve`",
+        "token" | "key" => {
+            "it is not there yet: a server listens on this machine alone, unless it is run with --insecure"
+        }
+        "workers" | "lease" => {
+            "it is not there yet: every worker's own replica tells what it holds, with `deltaic verify DIR`"
         }
         "gc" | "prune" | "compact" | "rebaseline" | "repack" => {
             "it is not there yet: a store only grows; `deltaic stats` shows what it takes"
@@ -154,6 +161,6 @@ mod tests {
         for command in cli.get_subcommands() {
             assert_eq!(instead_of(command.get_name()), None);
         }
-        assert!(instead_of("push").is_some());
+        assert!(instead_of("gc").is_some());
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::files::changed_files;
 use crate::report::Result;
+use crate::repositories::Repositories;
 use crate::units;
 use deltaic_format::Version;
+use deltaic_format::answers::{CommitOutcome, VersionStats};
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::{Commit, Snapshot};
-use deltaic_store::{CommitOutcome, Store, VersionStats};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -106,9 +107,15 @@ impl Change {
 /// # Errors
 ///
 /// If the parent cannot be read.
-pub fn files_changed(store: &Store, version: &Snapshot) -> Result<u64> {
+pub fn files_changed(
+    repositories: &Repositories,
+    repo: &RepoName,
+    version: &Snapshot,
+) -> Result<u64> {
     let parent = version.commit.parents.first();
-    let parent = parent.map(|&id| store.snapshot(id)).transpose()?;
+    let parent = parent
+        .map(|&id| repositories.snapshot(repo, id))
+        .transpose()?;
     Ok(changed_files(parent.as_ref(), version).len() as u64)
 }
 

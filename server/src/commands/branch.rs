@@ -6,7 +6,7 @@ use crate::session::{Session, existing_repo, only_repo};
 use crate::units;
 use clap::{Args, Subcommand};
 use deltaic_format::name::{BranchName, RepoName};
-use deltaic_store::Selector;
+use deltaic_format::revision::Selector;
 
 /// Make, list and delete branches.
 #[derive(Debug, Args)]
@@ -65,13 +65,13 @@ Examples:
 ///
 /// If a name is taken or not there, or versions would be lost.
 pub fn run(args: BranchArgs, session: &Session) -> Result<()> {
-    let store = session.store()?;
+    let repositories = session.repositories()?;
     let command = match args.command {
         Some(command) => command,
         None => BranchCommand::List {
             repo: args
                 .repo
-                .map_or_else(|| only_repo(&store, "branch list"), Ok)?,
+                .map_or_else(|| only_repo(&repositories, "branch list"), Ok)?,
         },
     };
     match command {
@@ -80,32 +80,32 @@ pub fn run(args: BranchArgs, session: &Session) -> Result<()> {
             name,
             revision,
         } => {
-            let commit = session.resolve(&store, &repo, &revision)?;
-            let record = store
+            let commit = session.resolve(&repositories, &repo, &revision)?;
+            let record = repositories
                 .create_branch(&repo, &name, commit, units::now_ms())
-                .map_err(|error| taken_name(&store, &repo, &name, error))?;
+                .map_err(|error| taken_name(&repositories, &repo, &name, error.into()))?;
             session.answer(&Done::made("branch", record.into()))
         }
         BranchCommand::List { repo } => {
-            existing_repo(&store, &repo)?;
-            let branches = store.branches(&repo)?.into_iter();
+            existing_repo(&repositories, &repo)?;
+            let branches = repositories.branches(&repo)?.into_iter();
             session.answer(&List {
                 repo: repo.to_string(),
                 names: Names::Branches(branches.map(NamedVersion::from).collect()),
             })
         }
         BranchCommand::Delete { repo, name, force } => {
-            existing_repo(&store, &repo)?;
-            let branches = store.branches(&repo)?.into_iter();
+            existing_repo(&repositories, &repo)?;
+            let branches = repositories.branches(&repo)?.into_iter();
             let names: Vec<BranchName> = branches.map(|record| record.branch).collect();
-            let lost = store
+            let lost = repositories
                 .unreached_without(&repo, &name)
-                .map_err(|error| missing_name(error, &name, &names))?;
+                .map_err(|error| missing_name(error.into(), &name, &names))?;
             if !force {
-                let others = names.len() - 1 + store.tags(&repo)?.len();
+                let others = names.len() - 1 + repositories.tags(&repo)?.len();
                 must_lose_nothing(&repo, &name, &lost, others)?;
             }
-            let record = store.delete_branch(&repo, &name)?;
+            let record = repositories.delete_branch(&repo, &name)?;
             session.answer(&Done::deleted("branch", record.into()))
         }
     }

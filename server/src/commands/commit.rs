@@ -2,31 +2,41 @@
 
 use crate::arguments::{BranchSpec, RevisionOrNone, metadata};
 use crate::embedded::Committed;
+use crate::files::changed_files;
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
+use crate::repositories::Repositories;
 use crate::session::Session;
+use crate::settings::{Place, cache_dir};
 use crate::spelling;
 use crate::suggest;
 use crate::units;
-use crate::versions::{Change, VersionName, files_changed, files_words, printable};
+use crate::versions::{Change, VersionName, files_words, printable};
 use clap::Args;
-use deltaic_client::{Checkpoint, ClientError};
+use deltaic_client::{Checkpoint, ClientError, publish};
 use deltaic_format::Version;
+use deltaic_format::answers::{CommitOutcome, CommitRequest, Expect};
+use deltaic_format::ids::{CommitId, FileId};
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::Tree;
-use deltaic_store::{CommitOutcome, CommitRequest, DEFAULT_BRANCH, Expect, Store};
+use deltaic_format::revision::DEFAULT_BRANCH;
+use deltaic_store::Store;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Commit a checkpoint folder or a safetensors file as the next version of a branch.
 ///
 /// Every file of the folder is committed and comes back byte for byte from an export; a Hugging Face cache
 /// snapshot will do, symbolic links and all. Only what changed against the branch's newest version is stored.
+///
+/// Over a server, what is sent is a patch against the last version that was committed from here, of which a copy (a
+/// shadow) is kept in the cache folder: the first commit makes it. It takes as much disk as the checkpoint.
 ///
 /// Skipped is what tools keep for themselves: .git, .deltaic (of a replica), .cache/huggingface, and the folder of a
 /// Deltaic store that lies in the checkpoint. Anything else that is neither file nor folder is an error.
@@ -36,7 +46,8 @@ Examples:
   deltaic commit acme/policy ckpt/ -m 'after step 1200' --meta step=1200
   deltaic commit acme/policy@dev model.safetensors
   deltaic commit acme/policy ckpt/ --expect v41   fail if there is a v42
-  deltaic commit acme/policy ckpt/ --expect none  fail unless it is the first")]
+  deltaic commit acme/policy ckpt/ --expect none  fail unless it is the first
+  deltaic --endpoint http://host:7421 commit acme/policy ckpt/  send what changed to a server")]
 pub struct CommitArgs {
     /// Repository and branch, such as acme/policy@dev; a new repository is made, the branch is main if not named.
     #[arg(value_name = "REPO[@BRANCH]")]
@@ -52,6 +63,10 @@ pub struct CommitArgs {
     /// Fail unless the branch stands at this revision, or has no version yet (none).
     #[arg(long, value_name = "REV")]
     expect: Option<RevisionOrNone>,
+    /// Over a server, keep what was last committed in this folder [default: one for each branch, in deltaic/shadows of
+    /// $XDG_CACHE_HOME or ~/.cache].
+    #[arg(long, value_name = "DIR", value_parser = crate::arguments::folder())]
+    shadow: Option<PathBuf>,
 }
 
 /// A new version.
@@ -74,11 +89,13 @@ pub struct NewVersion {
 impl NewVersion {
     /// What came of a request.
     pub fn new(
-        store: &Store,
+        repositories: &Repositories,
         request: &CommitRequest,
         outcome: &CommitOutcome,
         time: Duration,
     ) -> Self {
+        // The version is there; that it cannot be compared is no reason to call the commit failed.
+        let compared = compare(repositories, &request.repo, outcome.id).ok();
         Self {
             name: VersionName {
                 repo: request.repo.clone(),
@@ -87,11 +104,8 @@ impl NewVersion {
                 commit: outcome.id,
             },
             change: Change::from(outcome),
-            // The version is there; that it cannot be compared is no reason to call the commit failed.
-            files_changed: (store.snapshot(outcome.id).map_err(Failure::from))
-                .and_then(|version| files_changed(store, &version))
-                .ok(),
-            unchanged: is_unchanged(store, outcome).unwrap_or_default(),
+            files_changed: compared.map(|(files_changed, _)| files_changed),
+            unchanged: compared.is_some_and(|(_, unchanged)| unchanged),
             new_repo: false,
             new_bytes: outcome.new_bytes,
             seconds: time.as_secs_f64(),
@@ -146,11 +160,12 @@ pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
             .flatten();
         Failure::from(error).hint_if(hint)
     })?;
-    let store = session.store()?;
+    let to = Receiver::new(args.shadow, &args.target, session)?;
+    let repositories = to.repositories(session)?;
     let expect = args
         .expect
         .as_ref()
-        .map(|expect| expected(&store, &args.target, expect, session))
+        .map(|expect| expected(&repositories, &args.target, expect, session))
         .transpose()?;
     let request = CommitRequest {
         repo: args.target.repo,
@@ -160,13 +175,12 @@ pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
         time_ms: units::now_ms(),
         expect,
     };
-    let repos = store.repos()?;
-    let committed = Committed::new(&checkpoint);
-    let outcome = store
-        .commit(&request, &committed, &session.progress)
-        .map_err(|error| not_committed(&store, &request, committed.failure(error)))?;
+    let repos = repositories.repos()?;
+    let outcome = to
+        .commit(checkpoint, &request, &repositories, session)
+        .map_err(|failure| not_committed(&repositories, &request, failure))?;
     let new_repo = !repos.contains(&request.repo);
-    let version = NewVersion::new(&store, &request, &outcome, begun.elapsed());
+    let version = NewVersion::new(&repositories, &request, &outcome, begun.elapsed());
     session.answer(&version.in_new_repo(new_repo))?;
     if new_repo {
         let names = repos.iter().map(RepoName::as_str);
@@ -177,13 +191,82 @@ pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Whether a version has the same files as the one before it.
-fn is_unchanged(store: &Store, outcome: &CommitOutcome) -> Result<bool> {
-    let version = store.snapshot(outcome.id)?;
-    Ok(match version.commit.parents.first() {
-        Some(&parent) => is_same(&store.snapshot(parent)?.tree, &version.tree),
-        None => false,
-    })
+/// Where a commit goes.
+enum Receiver {
+    /// To a store on this machine, which reads the checkpoint itself.
+    Store(Arc<Store>),
+    /// To a server, which is sent what differs from what this folder holds.
+    Server(PathBuf),
+}
+
+impl Receiver {
+    fn new(shadow: Option<PathBuf>, target: &BranchSpec, session: &Session) -> Result<Self> {
+        match session.settings.place()? {
+            Place::Servers(urls) => Ok(Self::Server(match shadow {
+                Some(shadow) => shadow,
+                None => default_shadow(&urls, target)?,
+            })),
+            Place::Store(_) if shadow.is_some() => Err(Failure::usage(
+                "--shadow is for commits over a server, and this one goes to a store on this machine",
+            )
+            .hint("leave it out, or name the server with --endpoint URL")),
+            Place::Store(_) => Ok(Self::Store(session.store()?)),
+        }
+    }
+
+    fn repositories(&self, session: &Session) -> Result<Repositories> {
+        match self {
+            Self::Store(store) => session.repositories_of(store.clone()),
+            Self::Server(_) => session.repositories(),
+        }
+    }
+
+    fn commit(
+        &self,
+        checkpoint: Checkpoint,
+        request: &CommitRequest,
+        repositories: &Repositories,
+        session: &Session,
+    ) -> Result<CommitOutcome> {
+        match self {
+            Self::Store(store) => {
+                let committed = Committed::new(&checkpoint);
+                let outcome = store.commit(request, &committed, &session.progress);
+                outcome.map_err(|error| committed.failure(error))
+            }
+            Self::Server(shadow) => {
+                let (repository, request) = (repositories.shared(), request.clone());
+                let watcher = session.watcher();
+                let commit =
+                    publish::commit(repository, checkpoint, request, shadow.clone(), watcher);
+                Ok(repositories.wait_for_end(commit)?)
+            }
+        }
+    }
+}
+
+/// Where the last version that was committed to a branch of a server is kept, unless that is said.
+fn default_shadow(urls: &str, target: &BranchSpec) -> Result<PathBuf> {
+    let cache = cache_dir().ok_or_else(|| {
+        Failure::usage("there is no home folder to keep what was last committed in")
+            .hint("name a folder for it with --shadow DIR, or set XDG_CACHE_HOME")
+    })?;
+    let name = FileId::of(format!("{urls}\n{target}").as_bytes());
+    Ok(cache.join("deltaic/shadows").join(&name.to_string()[..32]))
+}
+
+/// How many files of a version differ from its first parent's in more than tensors, and whether all files are the same.
+fn compare(repositories: &Repositories, repo: &RepoName, id: CommitId) -> Result<(u64, bool)> {
+    let version = repositories.snapshot(repo, id)?;
+    let parent = version.commit.parents.first();
+    let parent = parent
+        .map(|&id| repositories.snapshot(repo, id))
+        .transpose()?;
+    let unchanged = parent
+        .as_ref()
+        .is_some_and(|parent| is_same(&parent.tree, &version.tree));
+    let changed = changed_files(parent.as_ref(), &version).len() as u64;
+    Ok((changed, unchanged))
 }
 
 /// Whether two trees give the same files; patches tell how they came to be, not what they are.
@@ -278,13 +361,17 @@ fn unfit(key: &str, value: &str) -> Option<&'static str> {
 }
 
 /// Why a request failed, with a hint that knows the branch.
-pub fn not_committed(store: &Store, request: &CommitRequest, failure: Failure) -> Failure {
+pub fn not_committed(
+    repositories: &Repositories,
+    request: &CommitRequest,
+    failure: Failure,
+) -> Failure {
     let CommitRequest { repo, branch, .. } = request;
     match failure.kind {
-        Kind::NotFound => failure.hint_if(hint_for_missing_branch(store, repo, branch)),
-        Kind::Conflict => match store.branch(repo, branch) {
-            Ok(head) => lost_expectation(store, request, head.version, failure),
-            Err(_) => failure.hint(format!(
+        Kind::NotFound => failure.hint_if(hint_for_missing_branch(repositories, repo, branch)),
+        Kind::Conflict => match repositories.branch(repo, branch) {
+            Ok(Some(head)) => lost_expectation(repositories, request, head.version, failure),
+            _ => failure.hint(format!(
                 "commit to another branch, or bring this one back with `deltaic branch create {repo} {branch} \
                  COMMIT-ID`, from the last id that it had"
             )),
@@ -294,8 +381,12 @@ pub fn not_committed(store: &Store, request: &CommitRequest, failure: Failure) -
 }
 
 /// How to make a branch that the repository, which is there, does not have.
-fn hint_for_missing_branch(store: &Store, repo: &RepoName, branch: &BranchName) -> Option<String> {
-    let branches = store.branches(repo).ok()?;
+fn hint_for_missing_branch(
+    repositories: &Repositories,
+    repo: &RepoName,
+    branch: &BranchName,
+) -> Option<String> {
+    let branches = repositories.branches(repo).ok()?;
     let names = branches.iter().map(|record| record.branch.as_str());
     if branches.iter().any(|record| record.branch == *branch) {
         return None;
@@ -309,14 +400,14 @@ fn hint_for_missing_branch(store: &Store, repo: &RepoName, branch: &BranchName) 
 
 /// The branch stands at `stands`, which is not where the request expects it.
 fn lost_expectation(
-    store: &Store,
+    repositories: &Repositories,
     request: &CommitRequest,
     stands: Version,
     failure: Failure,
 ) -> Failure {
     let target = format!("{}@{}", request.repo, request.branch);
     let message = match request.expect {
-        Some(Expect::Commit(id)) => match store.read_commit(id) {
+        Some(Expect::Commit(id)) => match repositories.commit(&request.repo, id) {
             Ok(commit) if commit.version == stands => format!(
                 "{target} stands at another {stands}, not at {} as expected",
                 id.short()
@@ -339,7 +430,7 @@ fn lost_expectation(
 }
 
 fn expected(
-    store: &Store,
+    repositories: &Repositories,
     target: &BranchSpec,
     expect: &RevisionOrNone,
     session: &Session,
@@ -347,7 +438,7 @@ fn expected(
     match expect {
         RevisionOrNone::None => Ok(Expect::Nothing),
         RevisionOrNone::Revision(selector) => {
-            let id = session.resolve(store, &target.repo, selector)?;
+            let id = session.resolve(repositories, &target.repo, selector)?;
             Ok(Expect::Commit(id))
         }
     }
@@ -374,6 +465,16 @@ mod tests {
         let failure = must_be_no_cache(dir.path(), &target).expect_err("it is a cache");
         assert!(failure.hint.ends_with("snapshots/abc`"), "{}", failure.hint);
         Ok(())
+    }
+
+    #[test]
+    fn every_branch_of_every_server_has_a_shadow_of_its_own() {
+        let target = |text: &str| text.parse::<BranchSpec>().expect("a valid target");
+        let shadow = |url, text| default_shadow(url, &target(text)).expect("a home folder");
+        let one = shadow("http://a:1", "acme/policy");
+        assert_eq!(one, shadow("http://a:1", "acme/policy@main"));
+        assert_ne!(one, shadow("http://b:1", "acme/policy"));
+        assert_ne!(one, shadow("http://a:1", "acme/policy@dev"));
     }
 
     #[test]

@@ -9,8 +9,9 @@ use crate::table::Table;
 use crate::units;
 use crate::versions::{printable, shape_text};
 use clap::{Args, ValueEnum};
+use deltaic_format::answers::{TensorChange, TensorDiff};
 use deltaic_format::object::{Counterparts, Snapshot};
-use deltaic_store::{Selector, TensorChange, TensorDiff};
+use deltaic_format::revision::Selector;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io;
@@ -342,10 +343,10 @@ pub fn run(args: &DiffArgs, session: &Session) -> Result<()> {
         );
     };
     let main = Selector::default();
-    let store = session.store()?;
-    let from = session.snapshot(&store, repo, from)?;
-    let to = session.snapshot(&store, repo, to.unwrap_or(&main))?;
-    let tensors = store.diff(&from, &to, &session.progress)?;
+    let repositories = session.repositories()?;
+    let from = session.snapshot(&repositories, repo, from)?;
+    let to = session.snapshot(&repositories, repo, to.unwrap_or(&main))?;
+    let tensors = repositories.diff(repo, &from, &to)?;
     session.answer(&difference(repo.to_string(), &from, &to, &tensors, args.by))
 }
 

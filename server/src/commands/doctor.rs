@@ -4,11 +4,13 @@ use crate::folders::free_space;
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
+use crate::settings::Place;
 use crate::units;
 use clap::Args;
+use deltaic_format::answers::VerifyOptions;
 use deltaic_format::progress::Progress;
 use deltaic_gpu::{DeviceInfo, GpuError};
-use deltaic_store::{Store, StoreError, VerifyOptions};
+use deltaic_store::{Store, StoreError};
 use serde::Serialize;
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -22,12 +24,13 @@ const LITTLE_SPACE: u64 = 10 << 30;
 /// How long to look at what the store holds.
 const LONGEST_LOOK: Duration = Duration::from_secs(3);
 
-/// Check this machine and the store: processor, CUDA, config file, disk space, file system, whether the store opens.
+/// Check this machine and the store or server: processor, CUDA, config file, disk space, file system, whether the store opens or the server answers.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   deltaic doctor
-  deltaic --store /data/store doctor --json")]
+  deltaic --store /data/store doctor --json
+  deltaic --endpoint http://host:7421 doctor  whether the server answers")]
 pub struct DoctorArgs {}
 
 /// How a check went.
@@ -97,7 +100,7 @@ pub fn run(_args: &DoctorArgs, session: &Session) -> Result<ExitCode> {
         cuda(),
     ];
     checks.push(config(session));
-    checks.extend(store_checks(session));
+    checks.extend(place_checks(session));
     let ok = checks.iter().all(|check| check.status != Status::Fail);
     session.answer(&Diagnosis {
         ok,
@@ -186,16 +189,39 @@ fn vector_units() -> Vec<&'static str> {
     }
 }
 
-fn store_checks(session: &Session) -> Vec<Check> {
-    let dir = match session.settings.store_dir() {
-        Ok(dir) => dir,
+/// The store, or the server in its place.
+fn place_checks(session: &Session) -> Vec<Check> {
+    match session.settings.place() {
+        Ok(Place::Servers(urls)) => vec![server_check(&urls, session)],
+        Ok(Place::Store(dir)) => store_checks(&dir),
         Err(failure) => {
             let detail = format!("{}; {}", failure.message, failure.hint);
-            return vec![Check::new("store", Status::Warn, detail)];
+            vec![Check::new("store", Status::Warn, detail)]
         }
-    };
+    }
+}
+
+/// Whether a server answers.
+fn server_check(urls: &str, session: &Session) -> Check {
+    let repos = (session.repositories())
+        .and_then(|repositories| Ok(repositories.repos()?.len()))
+        .map(|repos| units::plural(repos as u64, "repository", "repositories"));
+    match repos {
+        Ok(repos) => Check::new(
+            "endpoint",
+            Status::Ok,
+            format!("{urls} answers, with {repos}"),
+        ),
+        Err(failure) => {
+            let detail = format!("{}; {}", failure.message, failure.hint);
+            Check::new("endpoint", Status::Fail, detail)
+        }
+    }
+}
+
+fn store_checks(dir: &Path) -> Vec<Check> {
     // Whether somebody works with it is part of the answer: nothing to wait for.
-    let opened = Store::open(&dir).map_err(Failure::from);
+    let opened = Store::open(dir).map_err(Failure::from);
     let contents = opened.as_ref().ok().map(contents_check);
     let store = opened.and_then(|store| Ok(store.repos()?.len()));
     let shown = dir.display();
@@ -213,8 +239,8 @@ fn store_checks(session: &Session) -> Vec<Check> {
     let mut checks = vec![opens];
     checks.extend(contents);
     if dir.is_dir() {
-        checks.push(disk_space(&dir));
-        checks.push(Check::of("file system", file_system(&dir)));
+        checks.push(disk_space(dir));
+        checks.push(Check::of("file system", file_system(dir)));
     }
     checks
 }

@@ -1,13 +1,12 @@
 //! `deltaic export`: the committed files again, byte for byte.
 
-use crate::embedded::StoreSource;
 use crate::folders::{REPLICA_RECORDS, must_be_empty};
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
 use crate::units;
 use clap::Args;
-use deltaic_store::RevisionSpec;
+use deltaic_format::revision::RevisionSpec;
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -69,12 +68,12 @@ impl Answer for Exported {
 /// If there is no such revision or path, or the files cannot be written.
 pub fn run(args: &ExportArgs, session: &Session) -> Result<()> {
     let begun = Instant::now();
-    let store = session.store()?;
+    let repositories = session.repositories()?;
     let RevisionSpec { repo, path, .. } = &args.revision;
-    let snapshot = session.snapshot_of(&store, &args.revision)?;
+    let snapshot = session.snapshot_of(&repositories, &args.revision)?;
     must_be_free(&args.output, args.force, &args.revision)?;
     let outcome = deltaic_client::export(
-        &StoreSource(&store),
+        &repositories.source(repo),
         &snapshot,
         path.as_ref(),
         &args.output,

@@ -3,7 +3,7 @@
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
 use crate::session::Session;
-use crate::settings::DEFAULT_STORE;
+use crate::settings::{By, DEFAULT_STORE};
 use clap::Args;
 use deltaic_store::Store;
 use serde::Serialize;
@@ -51,7 +51,7 @@ pub fn run(args: &InitArgs, session: &Session) -> Result<()> {
     if let (Some(dir), Some(other), true) = (
         &args.dir,
         &session.settings.store,
-        session.settings.store_is_flag,
+        session.settings.store_by == By::Flag,
     ) {
         let message = format!(
             "DIR and --store name two folders, {} and {}",
@@ -59,6 +59,12 @@ pub fn run(args: &InitArgs, session: &Session) -> Result<()> {
             other.display()
         );
         return Err(Failure::usage(message).hint("name one of them"));
+    }
+    if session.settings.endpoint_by == By::Flag {
+        return Err(
+            Failure::usage("a store is made on this machine, not over a server")
+                .hint("leave --endpoint out; then serve the store with `deltaic serve`"),
+        );
     }
     let given = args.dir.as_ref().or(session.settings.store.as_ref());
     let dir = given.cloned().unwrap_or_else(|| DEFAULT_STORE.into());

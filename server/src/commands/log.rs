@@ -2,6 +2,7 @@
 
 use crate::output::{Answer, Page, terminal_width};
 use crate::report::{Failure, Result};
+use crate::repositories::Repositories;
 use crate::session::Session;
 use crate::units;
 use crate::versions::{Change, summary};
@@ -9,7 +10,7 @@ use clap::Args;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::RepoName;
 use deltaic_format::object::Commit;
-use deltaic_store::{RevisionSpec, Store};
+use deltaic_format::revision::RevisionSpec;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -28,7 +29,7 @@ pub struct LogArgs {
     revision: RevisionSpec,
     /// List no more than this many.
     #[arg(short = 'n', long, value_name = "N")]
-    number: Option<usize>,
+    number: Option<u64>,
     /// Show how much of the weights each version changed, and what its patch takes.
     #[arg(long)]
     stat: bool,
@@ -170,16 +171,17 @@ pub fn run(args: &LogArgs, session: &Session) -> Result<()> {
             args.revision
         )));
     }
-    let store = session.store()?;
-    let head = session.resolve(&store, repo, selector)?;
-    let mut refs = refs_by_commit(&store, repo)?;
+    let repositories = session.repositories()?;
+    let head = session.resolve(&repositories, repo, selector)?;
+    let mut refs = refs_by_commit(&repositories, repo)?;
     let mut commits = Vec::new();
-    for entry in store.history(head).take(args.number.unwrap_or(usize::MAX)) {
+    for entry in repositories.history(repo, head, args.number) {
         let (id, commit) = entry?;
         session.go_on()?;
         let mut entry = Entry::new(id, commit, refs.remove(&id).unwrap_or_default());
         if args.stat {
-            entry.change = Some(Change::from(&store.version_stats(&store.snapshot(id)?)?));
+            let version = repositories.snapshot(repo, id)?;
+            entry.change = Some(Change::from(&repositories.version_stats(repo, &version)?));
         }
         commits.push(entry);
     }
@@ -192,14 +194,17 @@ pub fn run(args: &LogArgs, session: &Session) -> Result<()> {
 }
 
 /// The branches and tags at each commit.
-fn refs_by_commit(store: &Store, repo: &RepoName) -> Result<HashMap<CommitId, Vec<String>>> {
+fn refs_by_commit(
+    repositories: &Repositories,
+    repo: &RepoName,
+) -> Result<HashMap<CommitId, Vec<String>>> {
     let mut refs: HashMap<CommitId, Vec<String>> = HashMap::new();
-    for branch in store.branches(repo)? {
+    for branch in repositories.branches(repo)? {
         refs.entry(branch.commit)
             .or_default()
             .push(branch.branch.to_string());
     }
-    for tag in store.tags(repo)? {
+    for tag in repositories.tags(repo)? {
         refs.entry(tag.commit)
             .or_default()
             .push(format!("tag: {}", tag.name));

@@ -2,6 +2,7 @@
 //! in [`refs`].
 
 pub mod branch;
+pub mod clone;
 pub mod commit;
 pub mod completions;
 pub mod demo;
@@ -13,13 +14,16 @@ pub mod log;
 pub mod man;
 pub mod plan;
 pub mod pull;
+pub mod push;
 pub mod refs;
 pub mod repo;
 pub mod revert;
+pub mod serve;
 pub mod show;
 pub mod stats;
 pub mod tag;
 pub mod verify;
+pub mod watch;
 
 use crate::cli::Command;
 use crate::report::Result;
@@ -47,6 +51,10 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode> {
         Command::Repo(args) => repo::run(&args, session),
         Command::Verify(args) => return verify::run(&args, session),
         Command::Stats(args) => stats::run(&args, session),
+        Command::Serve(args) => return serve::run(&args, session),
+        Command::Watch(args) => watch::run(args, session),
+        Command::Push(args) => push::run(args, session),
+        Command::Clone(args) => clone::run(args, session),
         Command::Demo(args) => return demo::run(&args, session),
         Command::Doctor(args) => return doctor::run(&args, session),
         Command::Completions(args) => completions::run(&args, session),

@@ -6,11 +6,11 @@ use crate::report::{Failure, Result};
 use crate::session::Session;
 use crate::units;
 use clap::Args;
-use deltaic_format::fetch::{FetchPlan, wishes_between};
+use deltaic_format::fetch::{FetchPlan, FetchRequest, wishes_between};
 use deltaic_format::ids::TensorId;
 use deltaic_format::name::RepoName;
 use deltaic_format::object::{Snapshot, TensorView};
-use deltaic_store::Selector;
+use deltaic_format::revision::Selector;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -121,13 +121,13 @@ pub fn run(args: &PlanArgs, session: &Session) -> Result<()> {
     let repo = &args.target.repo;
     let (held, wanted) = two_ends(&args.target, args.held.as_ref(), args.wanted.as_ref())
         .map_err(|what| Failure::usage(what).hint("see `deltaic plan --help`"))?;
-    let store = session.store()?;
+    let repositories = session.repositories()?;
     let held = match held {
         RevisionOrNone::None => None,
-        RevisionOrNone::Revision(held) => Some(session.snapshot(&store, repo, held)?),
+        RevisionOrNone::Revision(held) => Some(session.snapshot(&repositories, repo, held)?),
     };
     let main = Selector::default();
-    let wanted = session.snapshot(&store, repo, wanted.unwrap_or(&main))?;
+    let wanted = session.snapshot(&repositories, repo, wanted.unwrap_or(&main))?;
     let here = Here::new(held.as_ref());
     let mut wishes = wishes_between(held.as_ref(), &wanted);
     let views = wanted.tensors();
@@ -137,7 +137,8 @@ pub fn run(args: &PlanArgs, session: &Session) -> Result<()> {
             wish.have = Some(view.entry.id);
         }
     }
-    let plan = store.plan_exactly(&wanted, &wishes, &session.progress)?;
+    let request = FetchRequest::new(repo.clone(), &wanted, held.as_ref(), &wishes);
+    let plan = repositories.plan_exactly(&request)?;
     let files_bytes = here.files_bytes(&wanted);
     session.answer(&planned(repo, held.as_ref(), &wanted, &plan, files_bytes))
 }

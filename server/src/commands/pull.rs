@@ -1,17 +1,18 @@
 //! `deltaic pull`: make a folder a replica of a version.
 
-use crate::embedded::StoreSource;
+use crate::following::{Following, Patience};
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
+use crate::repositories::Repositories;
 use crate::session::{Session, first_name};
 use crate::units;
 use clap::{Args, ValueEnum};
-use deltaic_client::{ClientError, Proof, PullOptions, PullOutcome, ReplicaFolder};
+use deltaic_client::{ClientError, Proof, PullOptions, PullOutcome, ReplicaFolder, Trust};
 use deltaic_format::Version;
 use deltaic_format::ids::CommitId;
-use deltaic_format::name::RepoName;
+use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::{RefRecord, Snapshot};
-use deltaic_store::{DEFAULT_BRANCH, RevisionSpec, Store};
+use deltaic_format::revision::{DEFAULT_BRANCH, RevisionSpec};
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,13 @@ use std::path::{Path, PathBuf};
 ///
 /// A replica keeps to its repository, and to its branch in one direction: an older version is pulled only if it is named,
 /// as in @v41. --switch allows both.
+///
+/// Trust: a patch over several versions is composed by whoever serves it. "server" takes it as it is, which the proof
+/// checks against the commits' moments; "edges" fetches each version's own patches, checks them against the ids that the
+/// commits list, and composes them here; "content" also hashes every tensor that changes, before anything is written.
+///
+/// With --follow the folder is kept at the newest version of the branch until the command is stopped: each time there
+/// are new versions it goes to the newest at once, and says so in a line of its own. A server that goes away is waited for.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -42,6 +50,7 @@ Examples:
   deltaic pull acme/policy@v41 -o replica/       back to v41, by patch
   deltaic pull acme/policy -o new/ --seed old/   reuse what is the same in old/
   deltaic pull acme/policy -o replica/ --repair  fetch again what is damaged
+  deltaic pull acme/policy -o replica/ --follow  and to every newer one, until stopped
   deltaic pull acme/other -o replica/ --switch   make it a replica of another repository")]
 pub struct PullArgs {
     /// Repository, revision and, where only part of it is wanted, a file or folder.
@@ -57,6 +66,12 @@ pub struct PullArgs {
     /// Say how to prove that the replica holds the version.
     #[arg(long, value_name = "HOW", default_value = "touched")]
     proof: ProofChoice,
+    /// Say whom to trust with patches over several versions.
+    #[arg(long, value_name = "WHOM", default_value = "server")]
+    trust: TrustChoice,
+    /// Go on to each newer version of the branch as it is made, until stopped.
+    #[arg(long)]
+    follow: bool,
     /// Check everything that is held, and fetch again what is not as the last pull left it.
     #[arg(long)]
     repair: bool,
@@ -79,6 +94,27 @@ impl From<ProofChoice> for Proof {
         match choice {
             ProofChoice::Touched => Self::Touched,
             ProofChoice::Full => Self::Full,
+        }
+    }
+}
+
+/// Whom a pull trusts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TrustChoice {
+    /// The server: composed patches are taken as they come.
+    Server,
+    /// The commits: each version's own patches are fetched, checked and composed here.
+    Edges,
+    /// The hashes: whole tensors that changed are hashed too.
+    Content,
+}
+
+impl From<TrustChoice> for Trust {
+    fn from(choice: TrustChoice) -> Self {
+        match choice {
+            TrustChoice::Server => Self::Server,
+            TrustChoice::Edges => Self::Edges,
+            TrustChoice::Content => Self::Content,
         }
     }
 }
@@ -106,6 +142,7 @@ struct Pulled {
     seeds_skipped: Vec<String>,
     seconds: f64,
     proof: String,
+    trust: String,
     #[serde(skip)]
     verbose: bool,
 }
@@ -141,6 +178,7 @@ impl Pulled {
             seeds_skipped: outcome.seeds_skipped,
             seconds: outcome.seconds,
             proof: outcome.proof.to_string(),
+            trust: outcome.trust.to_string(),
             verbose: false,
         }
     }
@@ -222,41 +260,126 @@ impl Pulled {
 /// If there is no such revision, the folder is no replica or is not as the last pull left it, or something does not
 /// fit.
 pub fn run(args: &PullArgs, session: &Session) -> Result<()> {
-    let store = session.store()?;
-    let RevisionSpec {
-        repo,
-        selector,
-        path,
-    } = &args.revision;
-    let snapshot = session.snapshot_of(&store, &args.revision)?;
-    let options = PullOptions {
-        proof: args.proof.into(),
-        repair: args.repair,
-        seeds: args.seed.clone(),
-        path: path.clone(),
-        repo: repo.to_string(),
-        revision: selector.to_string(),
-    };
-    let mut replica = ReplicaFolder::open_or_create(&args.output, &session.progress)
-        .map_err(|error| filled_in(error.into(), args))?;
-    let before = Before::of(&replica);
-    if let Some(before) = before.as_ref().filter(|_| !args.switch) {
-        let branches = store.branches(repo)?;
-        let branch = branches
-            .iter()
-            .find(|record| record.branch.as_str() == options.revision);
-        before.must_lead_to(repo, branch, &args.output)?;
+    let branch = followed(args)?;
+    let mut pull = Pull::new(args, session);
+    match branch {
+        None => session.answer(&pull.to(&args.revision)?),
+        Some(branch) => pull.follow(branch),
     }
-    let source = StoreSource(&store);
-    let outcome = replica
-        .pull(&source, &snapshot, &options, &session.progress)
-        .map_err(|error| filled_in(not_pulled(error, &replica, &options), args))?;
-    for why in &outcome.seeds_skipped {
-        session.warn(format_args!("a seed was skipped: {why}"));
+}
+
+/// The branch that is to be followed, if that is wanted.
+fn followed(args: &PullArgs) -> Result<Option<&BranchName>> {
+    if !args.follow {
+        return Ok(None);
     }
-    let mut pulled = Pulled::new(repo, &args.output, before, &snapshot, outcome);
-    pulled.verbose = session.settings.verbose;
-    session.answer(&pulled)
+    match args.revision.selector.as_branch() {
+        Some(branch) => Ok(Some(branch)),
+        None => {
+            let RevisionSpec { repo, selector, .. } = &args.revision;
+            let message =
+                format!("only a branch can be followed, and {selector} names one version");
+            Err(Failure::usage(message).hint(format!("name a branch, such as {repo}@main")))
+        }
+    }
+}
+
+/// A folder that is being pulled to.
+struct Pull<'a> {
+    args: &'a PullArgs,
+    session: &'a Session,
+    options: PullOptions,
+    /// Once it was opened.
+    replica: Option<ReplicaFolder>,
+}
+
+impl<'a> Pull<'a> {
+    fn new(args: &'a PullArgs, session: &'a Session) -> Self {
+        Self {
+            args,
+            session,
+            options: PullOptions {
+                proof: args.proof.into(),
+                trust: args.trust.into(),
+                repair: args.repair,
+                seeds: args.seed.clone(),
+                path: args.revision.path.clone(),
+                repo: args.revision.repo.to_string(),
+                revision: args.revision.selector.to_string(),
+            },
+            replica: None,
+        }
+    }
+
+    /// Make the folder hold the version that `revision` names now.
+    fn to(&mut self, revision: &RevisionSpec) -> Result<Pulled> {
+        let (args, session) = (self.args, self.session);
+        let repositories = session.repositories()?;
+        let snapshot = session.snapshot_of(&repositories, revision)?;
+        let replica = match &mut self.replica {
+            Some(replica) => replica,
+            none => none.insert(
+                ReplicaFolder::open_or_create(&args.output, &session.progress)
+                    .map_err(|error| filled_in(error.into(), args))?,
+            ),
+        };
+        let repo = &revision.repo;
+        let before = Before::of(replica);
+        if let Some(before) = before.as_ref().filter(|_| !args.switch) {
+            let branches = repositories.branches(repo)?;
+            let branch = branches
+                .iter()
+                .find(|record| record.branch.as_str() == self.options.revision);
+            before.must_lead_to(repo, branch, &args.output)?;
+        }
+        let source = repositories.source(repo);
+        let outcome = replica
+            .pull(&source, &snapshot, &self.options, &session.progress)
+            .map_err(|error| filled_in(not_pulled(error, replica, &self.options), args))?;
+        for why in &outcome.seeds_skipped {
+            session.warn(format_args!("a seed was skipped: {why}"));
+        }
+        let mut pulled = Pulled::new(repo, &args.output, before, &snapshot, outcome);
+        pulled.verbose = session.settings.verbose;
+        Ok(pulled)
+    }
+
+    /// Keep the folder at the newest version of `branch` until the user stops it.
+    fn follow(&mut self, branch: &BranchName) -> Result<()> {
+        let (args, session) = (self.args, self.session);
+        let pulled = self.to(&args.revision)?;
+        session.next_answer(&pulled)?;
+        // What was wrong with the folder is put right by now.
+        self.options.repair = false;
+        let mut held = self.held()?;
+        let repo = &args.revision.repo;
+        let mut following = Following::new(session, repo, branch, held.0)?;
+        let mut patience = Patience::default();
+        loop {
+            let (_, commit) = following.next_version()?;
+            // Several may have been told of since, and the newest of them was pulled.
+            while commit.version > held.1 {
+                match self.to(&args.revision) {
+                    Ok(pulled) => {
+                        patience.rewarded();
+                        session.next_answer(&pulled)?;
+                        held = self.held()?;
+                    }
+                    Err(failure) => patience.after(failure, session)?,
+                }
+            }
+        }
+    }
+
+    /// The version that the folder holds.
+    fn held(&self) -> Result<(CommitId, Version)> {
+        let held = self.replica.as_ref().and_then(ReplicaFolder::held);
+        let held = held.map(|held| (held.id, held.commit.version));
+        held.ok_or_else(|| {
+            let message = format!("{} holds no version", self.args.output.display());
+            Failure::new(Kind::Error, message)
+        })
+    }
 }
 
 /// What a replica held before a pull.
@@ -342,7 +465,7 @@ fn filled_in(mut failure: Failure, args: &PullArgs) -> Failure {
 ///
 /// As the command.
 pub fn pull_snapshot(
-    store: &Store,
+    repositories: &Repositories,
     repo: &RepoName,
     snapshot: &Snapshot,
     dir: &Path,
@@ -354,12 +477,32 @@ pub fn pull_snapshot(
         ..PullOptions::default()
     };
     let mut replica = ReplicaFolder::open_or_create(dir, &session.progress)?;
-    Ok(replica.pull(&StoreSource(store), snapshot, &options, &session.progress)?)
+    let source = repositories.source(repo);
+    Ok(replica.pull(&source, snapshot, &options, &session.progress)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    #[test]
+    fn only_a_branch_is_followed() {
+        let branch = |revision: &str| {
+            let line = ["deltaic", "pull", revision, "-o", "r", "--follow"];
+            let Command::Pull(args) = Cli::parse_from(line).command else {
+                panic!("it is a pull");
+            };
+            followed(&args).map(|branch| branch.map(ToString::to_string))
+        };
+        assert_eq!(branch("a/b"), Ok(Some("main".to_owned())));
+        assert_eq!(branch("a/b@dev"), Ok(Some("dev".to_owned())));
+        for one in ["a/b@v3", "a/b@main~1", "a/b@step=7"] {
+            let failure = branch(one).expect_err(one);
+            assert_eq!(failure.kind, Kind::Usage);
+        }
+    }
 
     fn before(revision: &str) -> Before {
         Before {

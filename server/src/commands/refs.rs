@@ -2,14 +2,15 @@
 
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
+use crate::repositories::Repositories;
 use crate::suggest;
 use crate::table::Table;
 use crate::units;
 use deltaic_format::Version;
+use deltaic_format::answers::Tag;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::RefRecord;
-use deltaic_store::{Store, StoreError, Tag};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::io;
@@ -45,11 +46,11 @@ impl NamedVersion {
     /// # Errors
     ///
     /// If its commit cannot be read.
-    pub fn of_tag(store: &Store, repo: &RepoName, tag: &Tag) -> Result<Self> {
+    pub fn of_tag(repositories: &Repositories, repo: &RepoName, tag: &Tag) -> Result<Self> {
         Ok(Self {
             repo: repo.to_string(),
             name: tag.name.to_string(),
-            version: store.read_commit(tag.commit)?.version.0,
+            version: repositories.commit(repo, tag.commit)?.version.0,
             commit: tag.commit.to_string(),
             time: units::rfc3339(tag.time_ms),
             time_ms: tag.time_ms,
@@ -154,8 +155,7 @@ impl Answer for List {
 }
 
 /// A failure to find a branch or tag, with a hint that names what is near among `names`.
-pub fn missing_name(error: StoreError, name: &BranchName, names: &[BranchName]) -> Failure {
-    let failure = Failure::from(error);
+pub fn missing_name(failure: Failure, name: &BranchName, names: &[BranchName]) -> Failure {
     if failure.kind != Kind::NotFound {
         return failure;
     }
@@ -164,13 +164,17 @@ pub fn missing_name(error: StoreError, name: &BranchName, names: &[BranchName]) 
 }
 
 /// A failure to make a branch or tag, with a hint what to do about a name that is taken, or that a deleted branch had.
-pub fn taken_name(store: &Store, repo: &RepoName, name: &BranchName, error: StoreError) -> Failure {
-    let failure = Failure::from(error);
+pub fn taken_name(
+    repositories: &Repositories,
+    repo: &RepoName,
+    name: &BranchName,
+    failure: Failure,
+) -> Failure {
     if failure.kind != Kind::Conflict {
         return failure;
     }
-    let branches = store.branches(repo).unwrap_or_default();
-    let tags = store.tags(repo).unwrap_or_default();
+    let branches = repositories.branches(repo).unwrap_or_default();
+    let tags = repositories.tags(repo).unwrap_or_default();
     let kind = if branches.iter().any(|branch| branch.branch == *name) {
         "branch"
     } else if tags.iter().any(|tag| tag.name == *name) {
@@ -219,28 +223,29 @@ pub fn must_lose_nothing(
 ///
 /// If the store cannot be read.
 pub fn reached_by_tag_alone(
-    store: &Store,
+    repositories: &Repositories,
     repo: &RepoName,
     tag: &BranchName,
 ) -> Result<Vec<Version>> {
     let mut heads = Vec::new();
     let mut own = None;
-    for other in store.repos()? {
-        heads.extend(store.branches(&other)?.iter().map(|branch| branch.commit));
-        for found in store.tags(&other)? {
+    for other in repositories.repos()? {
+        let branches = repositories.branches(&other)?.into_iter();
+        heads.extend(branches.map(|branch| (other.clone(), branch.commit)));
+        for found in repositories.tags(&other)? {
             match (&other, &found.name) == (repo, tag) {
                 true => own = Some(found.commit),
-                false => heads.push(found.commit),
+                false => heads.push((other.clone(), found.commit)),
             }
         }
     }
     let mut kept = HashSet::new();
-    for head in heads {
-        walk(store, head, |id, _| kept.insert(id))?;
+    for (of, head) in &heads {
+        walk(repositories, of, *head, |id, _| kept.insert(id))?;
     }
     let mut lost = Vec::new();
     if let Some(own) = own {
-        walk(store, own, |id, version| {
+        walk(repositories, repo, own, |id, version| {
             let gone = !kept.contains(&id);
             if gone {
                 lost.push(version);
@@ -254,11 +259,12 @@ pub fn reached_by_tag_alone(
 
 /// Go back through the history of `head` as long as `go_on` says so.
 fn walk(
-    store: &Store,
+    repositories: &Repositories,
+    repo: &RepoName,
     head: CommitId,
     mut go_on: impl FnMut(CommitId, Version) -> bool,
 ) -> Result<()> {
-    for entry in store.history(head) {
+    for entry in repositories.history(repo, head, None) {
         let (id, commit) = entry?;
         if !go_on(id, commit.version) {
             break;

@@ -1,13 +1,14 @@
-//! `deltaic repo`: the repositories of the store.
+//! `deltaic repo`: the repositories of the store or server.
 
 use crate::output::{Answer, Page};
 use crate::report::Result;
+use crate::repositories::Repositories;
 use crate::session::Session;
 use crate::table::Table;
 use crate::units;
 use clap::{Args, Subcommand};
 use deltaic_format::name::RepoName;
-use deltaic_store::{DEFAULT_BRANCH, Store};
+use deltaic_format::revision::DEFAULT_BRANCH;
 use serde::Serialize;
 use std::io;
 
@@ -66,11 +67,11 @@ impl Answer for List {
 ///
 /// If the store cannot be read.
 pub fn run(args: &RepoArgs, session: &Session) -> Result<()> {
-    let store = session.store()?;
+    let repositories = session.repositories()?;
     match args.command {
         RepoCommand::List => {
-            let repos = store.repos()?;
-            let repos = repos.iter().map(|repo| describe(&store, repo));
+            let repos = repositories.repos()?;
+            let repos = repos.iter().map(|repo| describe(&repositories, repo));
             let repos = repos.collect::<Result<Vec<_>>>()?;
             if repos.is_empty() {
                 session.talk("the store has no repository yet; a first commit makes one");
@@ -80,8 +81,8 @@ pub fn run(args: &RepoArgs, session: &Session) -> Result<()> {
     }
 }
 
-fn describe(store: &Store, repo: &RepoName) -> Result<Repo> {
-    let branches = store.branches(repo)?;
+fn describe(repositories: &Repositories, repo: &RepoName) -> Result<Repo> {
+    let branches = repositories.branches(repo)?;
     let main = branches
         .iter()
         .find(|record| record.branch.as_str() == DEFAULT_BRANCH);
@@ -90,7 +91,7 @@ fn describe(store: &Store, repo: &RepoName) -> Result<Repo> {
         repo: repo.to_string(),
         version: main.map(|record| record.version.0),
         branches: branches.len(),
-        tags: store.tags(repo)?.len(),
+        tags: repositories.tags(repo)?.len(),
         time: time_ms.map(units::rfc3339),
         time_ms,
     })

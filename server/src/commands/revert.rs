@@ -7,9 +7,10 @@ use crate::session::{Session, branch_of};
 use crate::units;
 use clap::Args;
 use deltaic_format::Version;
+use deltaic_format::answers::CommitRequest;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::BranchName;
-use deltaic_store::{CommitRequest, Selector};
+use deltaic_format::revision::Selector;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -41,12 +42,12 @@ pub struct RevertArgs {
 /// If there is no such branch or revision, or the store is full or damaged.
 pub fn run(args: RevertArgs, session: &Session) -> Result<()> {
     let begun = Instant::now();
-    let store = session.store()?;
+    let repositories = session.repositories()?;
     let BranchSpec { repo, branch } = args.target;
     let revision = args.revision.within(&branch);
-    let target = session.resolve(&store, &repo, &revision)?;
-    let version = store.read_commit(target)?.version;
-    let from = branch_of(&store, &repo, &revision)?;
+    let target = session.resolve(&repositories, &repo, &revision)?;
+    let version = repositories.commit(&repo, target)?.version;
+    let from = branch_of(&repositories, &repo, &revision)?;
     let said = (args.message).unwrap_or_else(|| message(&branch, from.as_ref(), version, target));
     let request = CommitRequest {
         repo,
@@ -56,11 +57,11 @@ pub fn run(args: RevertArgs, session: &Session) -> Result<()> {
         time_ms: units::now_ms(),
         expect: None,
     };
-    let outcome = store
-        .revert(&request, target, &session.progress)
-        .map_err(|error| not_committed(&store, &request, error.into()))?;
+    let outcome = repositories
+        .revert(&request, target)
+        .map_err(|error| not_committed(&repositories, &request, error.into()))?;
     session.answer(&NewVersion::new(
-        &store,
+        &repositories,
         &request,
         &outcome,
         begun.elapsed(),

@@ -9,9 +9,10 @@ use crate::versions::{
     Change, VersionName, files_changed, files_words, name_of, printable, shape_text,
 };
 use clap::Args;
+use deltaic_format::answers::{TensorStats, VersionStats};
 use deltaic_format::name::TreePath;
 use deltaic_format::object::{Snapshot, TensorView};
-use deltaic_store::{RevisionSpec, TensorStats, VersionStats};
+use deltaic_format::revision::RevisionSpec;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
@@ -165,15 +166,15 @@ impl Shown {
 ///
 /// If there is no such revision or path, or it cannot be read.
 pub fn run(args: &ShowArgs, session: &Session) -> Result<()> {
-    let store = session.store()?;
+    let repositories = session.repositories()?;
     let RevisionSpec {
         repo,
         selector,
         path,
     } = &args.revision;
-    let snapshot = session.snapshot_of(&store, &args.revision)?;
-    let stats = store.version_stats(&snapshot)?;
-    let branch = branch_of(&store, repo, selector)?;
+    let snapshot = session.snapshot_of(&repositories, &args.revision)?;
+    let stats = repositories.version_stats(repo, &snapshot)?;
+    let branch = branch_of(&repositories, repo, selector)?;
     let wanted = |file: &TreePath| path.as_ref().is_none_or(|path| file.lies_in(path));
     let commit = &snapshot.commit;
     session.answer(&Shown {
@@ -183,7 +184,7 @@ pub fn run(args: &ShowArgs, session: &Session) -> Result<()> {
         message: commit.message.clone(),
         meta: commit.meta.clone(),
         change: Change::from(&stats),
-        files_changed: files_changed(&store, &snapshot)?,
+        files_changed: files_changed(&repositories, repo, &snapshot)?,
         new_bytes: stats.new_bytes,
         files: shown_files(&snapshot, wanted),
         tensors: shown_tensors(&snapshot, &stats, wanted),

@@ -5,8 +5,8 @@ use crate::report::Result;
 use crate::session::{Session, existing_repo};
 use crate::units;
 use clap::Args;
+use deltaic_format::answers::StoreStats;
 use deltaic_format::name::RepoName;
-use deltaic_store::StoreStats;
 use serde::Serialize;
 use std::io;
 
@@ -145,11 +145,11 @@ impl Answer for Stats {
 ///
 /// If there is no such repository, or the store cannot be read.
 pub fn run(args: &StatsArgs, session: &Session) -> Result<()> {
-    let store = session.store()?;
+    let repositories = session.repositories()?;
     if let Some(repo) = &args.repo {
-        existing_repo(&store, repo)?;
+        existing_repo(&repositories, repo)?;
     }
-    let stats = store.stats(args.repo.as_ref())?;
+    let stats = repositories.stats(args.repo.as_ref())?;
     session.answer(&Stats::new(args.repo.as_ref(), &stats))
 }
 

@@ -9,7 +9,7 @@ use crate::session::{Session, existing_repo, only_repo};
 use crate::units;
 use clap::{Args, Subcommand};
 use deltaic_format::name::{BranchName, RepoName};
-use deltaic_store::Selector;
+use deltaic_format::revision::Selector;
 
 /// Make, list and delete tags, which name one version for ever.
 #[derive(Debug, Args)]
@@ -68,13 +68,13 @@ Examples:
 ///
 /// If a name is taken or not there, or versions would be lost.
 pub fn run(args: TagArgs, session: &Session) -> Result<()> {
-    let store = session.store()?;
+    let repositories = session.repositories()?;
     let command = match args.command {
         Some(command) => command,
         None => TagCommand::List {
             repo: args
                 .repo
-                .map_or_else(|| only_repo(&store, "tag list"), Ok)?,
+                .map_or_else(|| only_repo(&repositories, "tag list"), Ok)?,
         },
     };
     match command {
@@ -83,38 +83,46 @@ pub fn run(args: TagArgs, session: &Session) -> Result<()> {
             name,
             revision,
         } => {
-            let commit = session.resolve(&store, &repo, &revision)?;
-            let tag = store
+            let commit = session.resolve(&repositories, &repo, &revision)?;
+            let tag = repositories
                 .create_tag(&repo, &name, commit, units::now_ms())
-                .map_err(|error| taken_name(&store, &repo, &name, error))?;
-            let tag = NamedVersion::of_tag(&store, &repo, &tag)?;
+                .map_err(|error| taken_name(&repositories, &repo, &name, error.into()))?;
+            let tag = NamedVersion::of_tag(&repositories, &repo, &tag)?;
             session.answer(&Done::made("tag", tag))
         }
         TagCommand::List { repo } => {
-            existing_repo(&store, &repo)?;
-            let tags = store.tags(&repo)?;
+            existing_repo(&repositories, &repo)?;
+            let tags = repositories.tags(&repo)?;
             let tags = tags
                 .iter()
-                .map(|tag| NamedVersion::of_tag(&store, &repo, tag));
+                .map(|tag| NamedVersion::of_tag(&repositories, &repo, tag));
             session.answer(&List {
                 repo: repo.to_string(),
                 names: Names::Tags(tags.collect::<Result<_>>()?),
             })
         }
         TagCommand::Delete { repo, name, force } => {
-            existing_repo(&store, &repo)?;
-            let tags = store.tags(&repo)?.into_iter();
-            let names: Vec<BranchName> = tags.map(|tag| tag.name).collect();
-            if names.contains(&name) && !force {
-                let lost = reached_by_tag_alone(&store, &repo, &name)?;
-                let others = names.len() - 1 + store.branches(&repo)?.len();
+            existing_repo(&repositories, &repo)?;
+            let tags = repositories.tags(&repo)?;
+            let names: Vec<BranchName> = tags.iter().map(|tag| tag.name.clone()).collect();
+            // Afterwards perhaps nothing leads to its version any more.
+            let named = tags.iter().find(|tag| tag.name == name);
+            let named = named
+                .map(|tag| NamedVersion::of_tag(&repositories, &repo, tag))
+                .transpose()?;
+            if named.is_some() && !force {
+                let lost = reached_by_tag_alone(&repositories, &repo, &name)?;
+                let others = names.len() - 1 + repositories.branches(&repo)?.len();
                 must_lose_nothing(&repo, &name, &lost, others)?;
             }
-            let tag = store
+            let tag = repositories
                 .delete_tag(&repo, &name)
-                .map_err(|error| missing_name(error, &name, &names))?;
-            let tag = NamedVersion::of_tag(&store, &repo, &tag)?;
-            session.answer(&Done::deleted("tag", tag))
+                .map_err(|error| missing_name(error.into(), &name, &names))?;
+            let named = match named {
+                Some(named) => named,
+                None => NamedVersion::of_tag(&repositories, &repo, &tag)?,
+            };
+            session.answer(&Done::deleted("tag", named))
         }
     }
 }

@@ -3,17 +3,20 @@
 use crate::arguments::percentage;
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
+use crate::repositories::Repositories;
 use crate::session::Session;
 use crate::table::Table;
 use crate::units;
 use crate::versions::printable;
 use clap::Args;
 use deltaic_client::ReplicaFolder;
+use deltaic_format::answers::VerifyOptions;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::BranchName;
 use deltaic_format::object::Snapshot;
-use deltaic_store::{DEFAULT_BRANCH, RevisionSpec, Store, VerifyOptions};
+use deltaic_format::revision::{DEFAULT_BRANCH, RevisionSpec};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +24,7 @@ use std::process::ExitCode;
 
 /// Check that the store is sound, or that a replica's files are those of its version.
 ///
-/// Of the store, every object, edge and connection that a branch or tag reaches is checked; with --read-data every
+/// Of the store, here or behind a server, every object, edge and connection that a branch or tag reaches is checked; with --read-data every
 /// content is read and hashed too. Of a replica, every file is hashed. The exit code is 13 if anything is wrong.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -49,7 +52,7 @@ struct Verified {
 
 #[derive(Serialize)]
 struct Problem {
-    kind: &'static str,
+    kind: Cow<'static, str>,
     object: String,
     /// The file of a replica that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +73,7 @@ impl Problem {
             None => (object.clone(), object),
         };
         Self {
-            kind,
+            kind: kind.into(),
             object,
             path: Some(path),
             what,
@@ -136,7 +139,7 @@ impl Answer for Verified {
         let mut table = Table::new(&["PROBLEM", "OBJECT", "WHAT"]);
         for problem in &self.problems {
             table.row([
-                problem.kind.to_owned(),
+                problem.kind.to_string(),
                 printable(&problem.subject()),
                 printable(&problem.what),
             ]);
@@ -157,7 +160,7 @@ impl Verified {
         let mut table = Table::new(&["PROBLEM", "OBJECT", "VERSIONS", "WHAT"]);
         for problem in &self.problems {
             table.row([
-                problem.kind.to_owned(),
+                problem.kind.to_string(),
                 printable(&problem.subject()),
                 few(problem.versions.as_deref().unwrap_or_default()),
                 printable(&problem.what),
@@ -201,19 +204,19 @@ struct Holders(HashMap<String, Vec<String>>);
 
 impl Holders {
     /// Look for those of `wanted`; what cannot be read has no holders.
-    fn find(store: &Store, wanted: &HashSet<String>) -> Self {
+    fn find(repositories: &Repositories, wanted: &HashSet<String>) -> Self {
         let mut holders = Self(HashMap::new());
         let mut seen = HashSet::new();
-        for repo in store.repos().unwrap_or_default() {
+        for repo in repositories.repos().unwrap_or_default() {
             let mut heads: Vec<(BranchName, CommitId)> = Vec::new();
-            let branches = store.branches(&repo).unwrap_or_default().into_iter();
+            let branches = repositories.branches(&repo).unwrap_or_default().into_iter();
             heads.extend(branches.map(|record| (record.branch, record.commit)));
-            let tags = store.tags(&repo).unwrap_or_default().into_iter();
+            let tags = repositories.tags(&repo).unwrap_or_default().into_iter();
             heads.extend(tags.map(|tag| (tag.name, tag.commit)));
             // Versions go by main where that has them.
             heads.sort_by_key(|(name, _)| name.as_str() != DEFAULT_BRANCH);
             for (name, head) in heads {
-                for entry in store.history(head) {
+                for entry in repositories.history(&repo, head, None) {
                     let Ok((id, commit)) = entry else { break };
                     if !seen.insert((repo.clone(), id)) {
                         break;
@@ -223,7 +226,9 @@ impl Holders {
                         name => format!("{repo}@{name}:{}", commit.version),
                     };
                     let ids = [id.to_string(), commit.tree.to_string()];
-                    let inner = store.snapshot(id).map(|snapshot| ids_in(&snapshot));
+                    let inner = repositories
+                        .snapshot(&repo, id)
+                        .map(|snapshot| ids_in(&snapshot));
                     for id in ids.into_iter().chain(inner.unwrap_or_default()) {
                         if wanted.contains(&id) {
                             holders.0.entry(id).or_default().push(version.clone());
@@ -271,10 +276,10 @@ fn ids_named(object: &str) -> impl Iterator<Item = &str> {
 }
 
 /// What is wrong with the objects of a store, each told of once.
-fn by_object(problems: Vec<deltaic_store::Problem>) -> Vec<Problem> {
+fn by_object(problems: Vec<deltaic_format::answers::Problem>) -> Vec<Problem> {
     let mut found: Vec<Problem> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
-    for deltaic_store::Problem { kind, object, what } in problems {
+    for deltaic_format::answers::Problem { kind, object, what } in problems {
         match places.get(&object) {
             Some(&at) => {
                 let known = &mut found[at].what;
@@ -371,9 +376,8 @@ pub fn run(args: &VerifyArgs, session: &Session) -> Result<ExitCode> {
 }
 
 fn verify_store(read_data_percent: Option<f64>, session: &Session) -> Result<Verified> {
-    let store = session.store()?;
-    let options = VerifyOptions { read_data_percent };
-    let report = store.verify(&options, &session.progress)?;
+    let repositories = session.repositories()?;
+    let report = repositories.verify(VerifyOptions { read_data_percent })?;
     let ok = report.ok();
     let mut problems = by_object(report.problems);
     let wanted = problems
@@ -381,7 +385,7 @@ fn verify_store(read_data_percent: Option<f64>, session: &Session) -> Result<Ver
         .flat_map(|problem| ids_named(&problem.object));
     let wanted: HashSet<String> = wanted.map(str::to_owned).collect();
     if !wanted.is_empty() {
-        let holders = Holders::find(&store, &wanted);
+        let holders = Holders::find(&repositories, &wanted);
         for problem in &mut problems {
             problem.versions = Some(holders.of(&problem.object));
         }
@@ -431,8 +435,8 @@ mod tests {
 
     #[test]
     fn an_object_is_told_of_once() {
-        let problem = |object: &str, what: &str| deltaic_store::Problem {
-            kind: "damaged",
+        let problem = |object: &str, what: &str| deltaic_format::answers::Problem {
+            kind: "damaged".into(),
             object: object.to_owned(),
             what: what.to_owned(),
         };

@@ -1,9 +1,9 @@
 //! The demo: a made-up trainer commits version after version, replicas follow, jump and go back, and every one of their
 //! files is compared with the trainer's.
 
-mod model;
+pub(crate) mod model;
 mod same;
-mod trainer;
+pub(crate) mod trainer;
 
 pub use model::ModelPlan;
 pub use trainer::LEARNING_RATE;
@@ -12,18 +12,22 @@ use crate::commands::pull::pull_snapshot;
 use crate::embedded::Committed;
 use crate::folders::free_space;
 use crate::report::{Failure, Kind, Result};
+use crate::repositories::Repositories;
 use crate::session::Session;
 use crate::units;
 use crate::versions::Change;
 use deltaic_client::Checkpoint;
 use deltaic_format::Version;
+use deltaic_format::answers::{CommitRequest, StoreStats};
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
-use deltaic_store::{CommitRequest, DEFAULT_BRANCH, Store, StoreStats};
+use deltaic_format::revision::DEFAULT_BRANCH;
+use deltaic_store::Store;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use trainer::Trainer;
 
@@ -81,7 +85,8 @@ pub struct Demo<'a> {
     keep: bool,
     repo: RepoName,
     branch: BranchName,
-    store: Store,
+    store: Arc<Store>,
+    repositories: Repositories,
     commits: Vec<CommitId>,
 }
 
@@ -104,13 +109,14 @@ impl<'a> Demo<'a> {
             versions.min(OF_TRAINER)
         };
         check_space(dir, (of_trainer + BESIDES_TRAINER) * 2 * plan.parameters())?;
-        let (store, _) = Store::init(&dir.join("store"))?;
+        let store = Arc::new(Store::init(&dir.join("store"))?.0);
         Ok(Self {
             session,
             dir,
             keep,
             repo: REPO.parse()?,
             branch: DEFAULT_BRANCH.parse()?,
+            repositories: session.repositories_of(store.clone())?,
             store,
             commits: Vec::new(),
         })
@@ -225,7 +231,13 @@ impl<'a> Demo<'a> {
         let dir = self.dir.join("replicas").join(replica.replace(' ', "-"));
         let begun = Instant::now();
         let snapshot = self.store.snapshot(self.commits[version as usize])?;
-        let outcome = pull_snapshot(&self.store, &self.repo, &snapshot, &dir, self.session)?;
+        let outcome = pull_snapshot(
+            &self.repositories,
+            &self.repo,
+            &snapshot,
+            &dir,
+            self.session,
+        )?;
         let seconds = begun.elapsed().as_secs_f64();
         let difference = same::difference(&self.checkpoint(version), &dir)
             .map_err(|error| Failure::file(&dir, &error))?;

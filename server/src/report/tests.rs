@@ -1,5 +1,6 @@
 use super::*;
 use std::path::PathBuf;
+use std::time::Duration;
 
 fn not_found(kind: &'static str) -> StoreError {
     StoreError::NotFound {
@@ -70,6 +71,63 @@ fn every_store_error_has_its_exit_code_and_a_hint() {
         let failure = Failure::from(&error);
         assert_eq!(failure.kind.code(), code, "{error:?}");
         assert!(!failure.hint.is_empty(), "{error:?}");
+    }
+}
+
+#[test]
+fn a_refusal_is_told_like_the_stores_own_error() {
+    let errors = || {
+        let path = || PathBuf::from("/s");
+        [
+            not_found("branch"),
+            StoreError::Conflict { what: what() },
+            StoreError::Ambiguous {
+                prefix: what(),
+                candidates: Vec::new(),
+            },
+            StoreError::Corrupt {
+                object: what(),
+                what: what(),
+            },
+            StoreError::NoSpace { path: path() },
+            StoreError::Checkpoint { what: what() },
+            StoreError::Upload { what: what() },
+            StoreError::Invalid { what: what() },
+            StoreError::Interrupted,
+        ]
+    };
+    for error in errors() {
+        let here = Failure::from(&error);
+        let there = Failure::from(ClientError::from(Refusal::from(error)));
+        assert_eq!(here, there);
+    }
+}
+
+#[test]
+fn what_only_a_server_says_has_its_exit_code_and_a_hint() {
+    for (refusal, code) in [
+        (
+            Refusal::Exhausted {
+                what: what(),
+                retry_after: Some(Duration::from_secs(5)),
+            },
+            16,
+        ),
+        (
+            Refusal::Exhausted {
+                what: what(),
+                retry_after: None,
+            },
+            16,
+        ),
+        (Refusal::Unavailable { what: what() }, 16),
+        (Refusal::Incompatible { what: what() }, 1),
+        (Refusal::Upload { what: what() }, 13),
+        (Refusal::Failed { what: what() }, 1),
+    ] {
+        let failure = Failure::from(&refusal);
+        assert_eq!(failure.kind.code(), code, "{refusal:?}");
+        assert!(!failure.hint.is_empty(), "{refusal:?}");
     }
 }
 
@@ -151,6 +209,28 @@ fn every_client_error_has_its_exit_code_and_a_hint() {
         (ClientError::Invalid { what: what() }, 2),
         (ClientError::NoSpace { path: path() }, 15),
         (ClientError::Interrupted, 130),
+        (Refusal::Unavailable { what: what() }.into(), 16),
+        (
+            ClientError::Unreachable {
+                endpoint: what(),
+                what: what(),
+            },
+            16,
+        ),
+        (
+            ClientError::Stalled {
+                endpoint: what(),
+                after: Duration::from_secs(30),
+            },
+            16,
+        ),
+        (
+            ClientError::Protocol {
+                endpoint: what(),
+                what: what(),
+            },
+            1,
+        ),
         (ClientError::Source(Box::new(not_found("tag"))), 10),
         (ClientError::Source(Box::new(StoreError::Interrupted)), 130),
     ];
@@ -328,7 +408,7 @@ fn hints_can_be_pasted() {
     );
     assert!(hint("tag", "x of acme/policy").ends_with("`deltaic tag list acme/policy`"));
     assert!(hint("store", "/s").contains("`deltaic init /s`"));
-    let named = |hint| with_store(hint, Path::new("/s"));
+    let named = |hint| with_place(hint, "--store /s");
     assert_eq!(
         named("see `deltaic log a`, then `deltaic tag list a`"),
         "see `deltaic --store /s log a`, then `deltaic --store /s tag list a`"

@@ -1,0 +1,254 @@
+//! "Give me N, I hold M" for many at a time: chunks are computed once for all who come to the same place of the same
+//! answer, a little ahead of the one who reads fastest, and nothing is held for those who read slowly.
+
+use super::shared::{Coalesced, Flight, Flights, Kept};
+use super::work::{Work, Workers};
+use deltaic_format::fetch::{Chunk, Delivery, FetchRequest, Position, RequestDigest};
+use deltaic_format::refusal::Refusal;
+use deltaic_format::wire::{ResumeToken, chunk_to_wire, proto};
+use deltaic_store::{Fetch, Store};
+use futures::{Stream, stream};
+use proto::fetch_response::What;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+/// Tensors of the requests that are kept understood.
+const KEPT_TENSORS: u64 = 200_000;
+
+/// Less than this would be thrown out before it is sent.
+const MIN_CACHE_BYTES: u64 = 16 << 20;
+
+/// What a message takes beside its bytes.
+const MESSAGE_BYTES: u64 = 256;
+const SPAN_BYTES: u64 = 32;
+
+/// A place in the answer to a request.
+type Place = (RequestDigest, Position);
+
+/// What stands at a place; `None` is the end.
+type Found = Option<Arc<Ready>>;
+
+/// A chunk that can be sent.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    wire: proto::Chunk,
+    next: Position,
+}
+
+impl Ready {
+    fn new(request: RequestDigest, chunk: &Chunk) -> Self {
+        let position = chunk.next;
+        let resume = ResumeToken { request, position };
+        Self {
+            wire: chunk_to_wire(&chunk.delivery, resume.to_bytes()),
+            next: position,
+        }
+    }
+
+    /// Bytes of weights.
+    fn bytes(&self) -> u64 {
+        use proto::chunk::What;
+        match &self.wire.what {
+            Some(What::Patches(bytes) | What::Content(bytes)) => bytes.len() as u64,
+            None => 0,
+        }
+    }
+}
+
+/// What it takes in memory.
+fn weight(found: &Found) -> u64 {
+    let ready = |ready: &Arc<Ready>| ready.bytes() + ready.wire.spans.len() as u64 * SPAN_BYTES;
+    MESSAGE_BYTES + found.as_ref().map_or(0, ready)
+}
+
+/// The chunks of all answers.
+#[derive(Debug, Clone)]
+pub(crate) struct Chunks {
+    store: Arc<Store>,
+    workers: Workers,
+    opened: Coalesced<RequestDigest, Arc<Fetch>>,
+    flights: Flights<Place, Found>,
+    /// Composing costs more than anything else here.
+    patches: Kept<Place, Found>,
+    /// The system has the bases in memory already.
+    contents: Kept<Place, Found>,
+}
+
+impl Chunks {
+    /// Of `store`, up to `bytes` of them kept.
+    pub(crate) fn new(store: Arc<Store>, workers: Workers, bytes: u64) -> Self {
+        let bytes = bytes.max(MIN_CACHE_BYTES);
+        let tensors = |fetch: &Arc<Fetch>| fetch.want().tree.tensors.len() as u64 + 1;
+        Self {
+            store,
+            workers,
+            opened: Coalesced::new(KEPT_TENSORS, tensors),
+            flights: Flights::default(),
+            patches: Kept::new(bytes / 4 * 3, weight),
+            contents: Kept::new(bytes / 4, weight),
+        }
+    }
+
+    /// Understand a request.
+    pub(crate) async fn open(&self, request: FetchRequest) -> Result<Arc<Fetch>, Refusal> {
+        let (workers, store) = (self.workers.clone(), self.store.clone());
+        let open = move |request: FetchRequest| async move {
+            let open = move || store.open_fetch(&request).map(Arc::new);
+            workers.run(Work::Compute, open).await
+        };
+        self.opened.get(request.digest(), || open(request)).await
+    }
+
+    fn kept(&self, place: &Place) -> Option<Found> {
+        (self.patches.get(place)).or_else(|| self.contents.get(place))
+    }
+
+    fn keep(&self, place: Place, found: Found, is_patch: bool) {
+        let kept = if is_patch {
+            &self.patches
+        } else {
+            &self.contents
+        };
+        kept.keep(place, found);
+    }
+
+    /// The chunk at a place of an answer.
+    async fn get(&self, fetch: &Arc<Fetch>, at: Position) -> Result<Found, Refusal> {
+        match self.kept(&(fetch.digest(), at)) {
+            Some(found) => Ok(found),
+            None => self.begin(fetch, at).await,
+        }
+    }
+
+    /// See to it that the chunk at a place is there when it is asked for.
+    fn prepare(&self, fetch: &Arc<Fetch>, at: Position) {
+        if self.kept(&(fetch.digest(), at)).is_none() {
+            drop(self.begin(fetch, at));
+        }
+    }
+
+    fn begin(&self, fetch: &Arc<Fetch>, at: Position) -> Flight<Found> {
+        let place = (fetch.digest(), at);
+        let (this, fetch) = (self.clone(), fetch.clone());
+        let compute = || async move {
+            let workers = this.workers.clone();
+            workers
+                .run(Work::Compute, move || this.compute(&fetch, at))
+                .await
+        };
+        self.flights.join(place, |place| self.kept(place), compute)
+    }
+
+    /// Compute a batch of chunks, each to be found under the place where it begins.
+    fn compute(&self, fetch: &Fetch, at: Position) -> Result<Found, Refusal> {
+        let request = fetch.digest();
+        let batch = self.store.chunks(fetch, at)?;
+        if batch.is_empty() {
+            self.keep((request, at), None, true);
+            return Ok(None);
+        }
+        let mut begin = at;
+        let mut first = None;
+        for chunk in batch {
+            let is_patch = matches!(chunk.delivery, Delivery::Patches { .. });
+            let ready = Arc::new(Ready::new(request, &chunk));
+            self.keep((request, begin), Some(ready.clone()), is_patch);
+            first.get_or_insert(ready);
+            begin = chunk.next;
+        }
+        Ok(first)
+    }
+}
+
+/// An answer on its way to one client.
+struct Sending {
+    chunks: Chunks,
+    request: FetchRequest,
+    /// The request, when it was understood.
+    fetch: Option<Arc<Fetch>>,
+    at: Position,
+    sent: u64,
+    bytes: u64,
+    heartbeat: Duration,
+    ended: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The answer to a request from `at` on, with a heartbeat whenever nothing was there to send for so long.
+pub(crate) fn answer(
+    chunks: &Chunks,
+    request: FetchRequest,
+    at: Position,
+    heartbeat: Duration,
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<proto::FetchResponse, Refusal>> + Send + 'static {
+    let sending = Sending {
+        chunks: chunks.clone(),
+        request,
+        fetch: None,
+        at,
+        sent: 0,
+        bytes: 0,
+        heartbeat,
+        ended: false,
+        _place: place,
+    };
+    stream::unfold(sending, |mut sending| async move {
+        if sending.ended {
+            return None;
+        }
+        let next = match timeout(sending.heartbeat, sending.next()).await {
+            Ok(next) => next,
+            // What is being computed goes on, for the next time.
+            Err(_) => Ok(What::Heartbeat(proto::Progress {
+                phase: "preparing".to_owned(),
+                done: sending.bytes,
+                total: None,
+            })),
+        };
+        sending.ended |= matches!(next, Err(_) | Ok(What::End(_)));
+        let message = next.map(|what| proto::FetchResponse { what: Some(what) });
+        Some((message, sending))
+    })
+}
+
+impl Sending {
+    /// The next message. Given up while it waits, it changes nothing.
+    async fn next(&mut self) -> Result<What, Refusal> {
+        let fetch = match &self.fetch {
+            Some(fetch) => fetch,
+            None => {
+                let opened = self.chunks.open(self.request.clone()).await?;
+                self.fetch.insert(opened)
+            }
+        };
+        let Some(ready) = self.chunks.get(fetch, self.at).await? else {
+            return Ok(What::End(proto::FetchEnd { chunks: self.sent }));
+        };
+        self.at = ready.next;
+        // While this one is under way the next one is made.
+        self.chunks.prepare(fetch, self.at);
+        self.sent += 1;
+        self.bytes += ready.bytes();
+        Ok(What::Chunk(ready.wire.clone()))
+    }
+}
+
+/// Where the answer to `request` goes on after `token`.
+///
+/// # Errors
+///
+/// If the token is none, or belongs to another request.
+pub(crate) fn resumed(request: &FetchRequest, token: &[u8]) -> Result<Position, Refusal> {
+    if token.is_empty() {
+        return Ok(Position::default());
+    }
+    let token = ResumeToken::from_bytes(token).map_err(super::status::invalid)?;
+    if token.request != request.digest() {
+        let what = "the token to go on by belongs to another request".to_owned();
+        return Err(Refusal::Invalid { what });
+    }
+    Ok(token.position)
+}
