@@ -1,15 +1,28 @@
 //! Stores as users have them: a folder, and the `deltaic` program working on it.
 
 use crate::program::{Measured, Program, measured};
+use crate::servers::Serving;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Mutex;
 use tempfile::TempDir;
+
+/// How the program gets at a scratch store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It opens the folder.
+    Folder,
+    /// A server has the folder open, and the program talks to it.
+    Server,
+}
 
 /// A store in a scratch folder, removed when dropped, with room beside it for replicas and exports.
 #[derive(Debug)]
 pub struct ScratchStore {
     program: Program,
+    /// The server, if the store has one. Before the folder, so that it ends before that goes.
+    server: Mutex<Option<Serving>>,
     folder: TempDir,
 }
 
@@ -20,11 +33,61 @@ impl ScratchStore {
     ///
     /// If it cannot be made.
     pub fn new(program: Program) -> Self {
+        Self::with_access(program, Access::Folder)
+    }
+
+    /// An empty store that `program` works on in one of the ways that there are.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made or served.
+    pub fn with_access(program: Program, access: Access) -> Self {
         let folder = TempDir::new().expect("a scratch folder can be made");
         std::fs::create_dir(folder.path().join("home")).expect("it can be written");
-        let store = Self { program, folder };
+        let store = Self {
+            program,
+            server: Mutex::default(),
+            folder,
+        };
         store.json(&["init"]);
+        if access == Access::Server {
+            store.serve();
+        }
         store
+    }
+
+    /// Let a server have the store; from now on commands talk to it. If there was one, it is another one now.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    pub fn serve(&self) {
+        // The one that there was gives the store up first.
+        *self.server() = None;
+        let serving = Serving::start(&self.program, &self.path("home"), &self.path("store"), &[]);
+        *self.server() = Some(serving);
+    }
+
+    /// How commands get at the store.
+    pub fn access(&self) -> Access {
+        match *self.server() {
+            Some(_) => Access::Server,
+            None => Access::Folder,
+        }
+    }
+
+    /// The server, if there is one.
+    ///
+    /// # Panics
+    ///
+    /// Never: a test that panicked left nothing half-done.
+    pub fn server(&self) -> std::sync::MutexGuard<'_, Option<Serving>> {
+        (self.server.lock()).unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
     }
 
     /// A path in the scratch folder, as text.
@@ -49,7 +112,16 @@ impl ScratchStore {
 
     /// The program on this store, answering in JSON.
     pub fn command(&self, args: &[&str]) -> Command {
-        self.command_on(&self.place("store"), args)
+        let url = self.server().as_ref().map(|server| server.url().to_owned());
+        match url {
+            None => self.command_on(&self.place("store"), args),
+            Some(url) => {
+                let settings = ["--endpoint", &url, "--json", "--progress", "none"];
+                let mut command = self.bare_command(&settings);
+                command.args(args);
+                command
+            }
+        }
     }
 
     /// The program on another store.

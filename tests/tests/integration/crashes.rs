@@ -4,7 +4,7 @@
 //! Kills at points of time are spread over the work; kills at *observed* points come when the folder shows that the
 //! command is there, and each of these points must be hit.
 
-use crate::scratch_store;
+use crate::{each_way, scratch_store};
 use deltaic_format::Dtype;
 use deltaic_tests::checkpoints::{NamedTensor, write_folder};
 use deltaic_tests::program::watch;
@@ -269,84 +269,86 @@ fn ends_right(store: &ScratchStore, folder: &str, version: usize, versions: &[Pa
 
 #[test]
 fn a_pull_killed_at_any_time_ends_right_with_the_next_one() {
-    let store = scratch_store();
-    let versions = pulled_versions(&store);
-    let replica = store.place("replica");
-    let first = shorter(|run| {
-        drop(store.json(&["pull", "run@v3", "-o", &store.place(&format!("first{run}"))]))
-    });
-    store.json(&["pull", "run@v0", "-o", &replica]);
-    let takes = shorter(|run| {
-        drop(store.json(&["pull", &format!("run@v{}", 3 - 3 * run), "-o", &replica]))
-    });
-    let mut killed = 0;
-    for kill in 0..TIMED {
-        // A replica on its way to another version,
-        store.json(&["pull", "run@v3", "-o", &replica]);
-        let target = kill as usize % 3;
-        let command = store.command(&["pull", &format!("run@v{target}"), "-o", &replica]);
-        killed += u32::from(kill_after(command, moment(takes, kill)));
-        // and one that has never been there.
-        let fresh = store.place(&format!("fresh{kill}"));
-        let command = store.command(&["pull", "run@v1", "-o", &fresh]);
-        killed += u32::from(kill_after(command, moment(first, kill)));
-        for folder in [&replica, &fresh] {
-            ends_right(&store, folder, (kill as usize + 1) % 4, &versions);
+    each_way(|store| {
+        let versions = pulled_versions(&store);
+        let replica = store.place("replica");
+        let first = shorter(|run| {
+            drop(store.json(&["pull", "run@v3", "-o", &store.place(&format!("first{run}"))]))
+        });
+        store.json(&["pull", "run@v0", "-o", &replica]);
+        let takes = shorter(|run| {
+            drop(store.json(&["pull", &format!("run@v{}", 3 - 3 * run), "-o", &replica]))
+        });
+        let mut killed = 0;
+        for kill in 0..TIMED {
+            // A replica on its way to another version,
+            store.json(&["pull", "run@v3", "-o", &replica]);
+            let target = kill as usize % 3;
+            let command = store.command(&["pull", &format!("run@v{target}"), "-o", &replica]);
+            killed += u32::from(kill_after(command, moment(takes, kill)));
+            // and one that has never been there.
+            let fresh = store.place(&format!("fresh{kill}"));
+            let command = store.command(&["pull", "run@v1", "-o", &fresh]);
+            killed += u32::from(kill_after(command, moment(first, kill)));
+            for folder in [&replica, &fresh] {
+                ends_right(&store, folder, (kill as usize + 1) % 4, &versions);
+            }
         }
-    }
-    assert!(killed >= TIMED / 2, "{killed} of {} were killed", 2 * TIMED);
+        assert!(killed >= TIMED / 2, "{killed} of {} were killed", 2 * TIMED);
+    });
 }
 
 #[test]
 fn a_pull_killed_at_each_point_of_its_work_ends_right_with_the_next_one() {
-    let store = scratch_store();
-    let versions = pulled_versions(&store);
-    let replica = store.path("replica");
-    let old = first_bytes(&versions[0]).expect("a version has weights");
-    let journal = |folder: &Path| folder.join(".deltaic/journal").is_file();
-    let staged = |folder: &Path| {
-        let staged = files(&folder.join(".deltaic/staged"));
-        staged.values().any(|&len| len > 0)
-    };
-    // What the replica's folder shows, and whether the pull is its first one.
-    type Point<'a> = (&'a str, bool, Box<dyn Fn(&Path) -> bool + 'a>);
-    let points: [Point<'_>; 4] = [
-        (
-            "files are being staged",
-            true,
-            Box::new(|folder| staged(folder)),
-        ),
-        (
-            "staged files move into place",
-            true,
-            Box::new(|folder| journal(folder) && folder.join("model.safetensors").is_file()),
-        ),
-        (
-            "the journal is being written",
-            false,
-            Box::new(|folder| journal(folder) && first_bytes(folder).as_ref() == Some(&old)),
-        ),
-        (
-            "words are written in place",
-            false,
-            Box::new(|folder| {
-                journal(folder) && first_bytes(folder).is_some_and(|bytes| bytes != old)
-            }),
-        ),
-    ];
-    for (point, first, seen) in &points {
-        let hit = (0..TRIES).any(|attempt| {
-            let folder = if *first {
-                store.path(&format!("{point} {attempt}"))
-            } else {
-                store.json(&["pull", "run@v0", "-o", text(&replica)]);
-                replica.clone()
-            };
-            let command = store.command(&["pull", "run@v3", "-o", text(&folder)]);
-            let killed = kill_when(command, || seen(&folder));
-            ends_right(&store, text(&folder), attempt as usize % 4, &versions);
-            killed
-        });
-        assert!(hit, "no pull was killed when {point}");
-    }
+    each_way(|store| {
+        let versions = pulled_versions(&store);
+        let replica = store.path("replica");
+        let old = first_bytes(&versions[0]).expect("a version has weights");
+        let journal = |folder: &Path| folder.join(".deltaic/journal").is_file();
+        let staged = |folder: &Path| {
+            let staged = files(&folder.join(".deltaic/staged"));
+            staged.values().any(|&len| len > 0)
+        };
+        // What the replica's folder shows, and whether the pull is its first one.
+        type Point<'a> = (&'a str, bool, Box<dyn Fn(&Path) -> bool + 'a>);
+        let points: [Point<'_>; 4] = [
+            (
+                "files are being staged",
+                true,
+                Box::new(|folder| staged(folder)),
+            ),
+            (
+                "staged files move into place",
+                true,
+                Box::new(|folder| journal(folder) && folder.join("model.safetensors").is_file()),
+            ),
+            (
+                "the journal is being written",
+                false,
+                Box::new(|folder| journal(folder) && first_bytes(folder).as_ref() == Some(&old)),
+            ),
+            (
+                "words are written in place",
+                false,
+                Box::new(|folder| {
+                    journal(folder) && first_bytes(folder).is_some_and(|bytes| bytes != old)
+                }),
+            ),
+        ];
+        for (point, first, seen) in &points {
+            let hit = (0..TRIES).any(|attempt| {
+                let folder = if *first {
+                    store.path(&format!("{point} {attempt}"))
+                } else {
+                    store.json(&["pull", "run@v0", "-o", text(&replica)]);
+                    replica.clone()
+                };
+                let command = store.command(&["pull", "run@v3", "-o", text(&folder)]);
+                let killed = kill_when(command, || seen(&folder));
+                ends_right(&store, text(&folder), attempt as usize % 4, &versions);
+                killed
+            });
+            assert!(hit, "no pull was killed when {point}");
+        }
+    });
 }

@@ -1,7 +1,7 @@
 //! Checkpoints of every dtype, with scalars, empty tensors, very many tiny ones, and layouts that change: exported and
 //! pulled between all pairs of versions, byte for byte.
 
-use crate::scratch_store;
+use crate::each_way;
 use deltaic_format::Dtype;
 use deltaic_tests::checkpoints::{NamedTensor, write_folder};
 use deltaic_tests::stores::assert_same_files;
@@ -78,33 +78,34 @@ impl<'a> Version<'a> {
 
 /// Commit all versions, then export each and pull one replica between all pairs.
 fn all_pairs(versions: &[Version<'_>]) {
-    let store = scratch_store();
-    let folders: Vec<PathBuf> = (0..versions.len())
-        .map(|v| store.path(&format!("v{v}")))
-        .collect();
-    for (folder, version) in folders.iter().zip(versions) {
-        version.write(folder);
-        store.commit("run/one", folder);
-    }
-    let replica = store.place("replica");
-    for from in 0..folders.len() {
-        let out = store.place(&format!("out{from}"));
-        store.json(&["export", &format!("run/one@v{from}"), "-o", &out]);
-        assert_same_files(out.as_ref(), &folders[from]);
-        for (to, folder) in folders.iter().enumerate() {
-            store.json(&["pull", &format!("run/one@v{from}"), "-o", &replica]);
-            store.json(&[
-                "pull",
-                &format!("run/one@v{to}"),
-                "-o",
-                &replica,
-                "--proof",
-                "full",
-            ]);
-            assert_same_files(replica.as_ref(), folder);
+    each_way(|store| {
+        let folders: Vec<PathBuf> = (0..versions.len())
+            .map(|v| store.path(&format!("v{v}")))
+            .collect();
+        for (folder, version) in folders.iter().zip(versions) {
+            version.write(folder);
+            store.commit("run/one", folder);
         }
-    }
-    store.verify();
+        let replica = store.place("replica");
+        for from in 0..folders.len() {
+            let out = store.place(&format!("out{from}"));
+            store.json(&["export", &format!("run/one@v{from}"), "-o", &out]);
+            assert_same_files(out.as_ref(), &folders[from]);
+            for (to, folder) in folders.iter().enumerate() {
+                store.json(&["pull", &format!("run/one@v{from}"), "-o", &replica]);
+                store.json(&[
+                    "pull",
+                    &format!("run/one@v{to}"),
+                    "-o",
+                    &replica,
+                    "--proof",
+                    "full",
+                ]);
+                assert_same_files(replica.as_ref(), folder);
+            }
+        }
+        store.verify();
+    });
 }
 
 #[test]
@@ -170,24 +171,25 @@ fn layouts_that_change_from_version_to_version() {
 
 #[test]
 fn a_hundred_thousand_tiny_tensors() {
-    let store = scratch_store();
-    let first: Vec<NamedTensor> = (0..100_000)
-        .map(|i| {
-            let content = bytes(16 + 4 * (i % 5), i);
-            NamedTensor::flat(&format!("layers.{i}.bias"), Dtype::F32, content)
-        })
-        .collect();
-    let second = step(&first, 3, 500);
-    let replica = store.place("replica");
-    for (number, tensors) in [first, second].into_iter().enumerate() {
-        let folder = store.path(&format!("v{number}"));
-        write_folder(&folder, &[("model.safetensors", tensors)]).unwrap();
-        let commit = store.commit("run/one", &folder);
-        assert_eq!(commit["version"], number);
-        store.json(&["pull", "run/one", "-o", &replica]);
-        assert_same_files(replica.as_ref(), &folder);
-    }
-    let out = store.place("out");
-    store.json(&["export", "run/one@v0", "-o", &out]);
-    assert_same_files(out.as_ref(), &store.path("v0"));
+    each_way(|store| {
+        let first: Vec<NamedTensor> = (0..100_000)
+            .map(|i| {
+                let content = bytes(16 + 4 * (i % 5), i);
+                NamedTensor::flat(&format!("layers.{i}.bias"), Dtype::F32, content)
+            })
+            .collect();
+        let second = step(&first, 3, 500);
+        let replica = store.place("replica");
+        for (number, tensors) in [first, second].into_iter().enumerate() {
+            let folder = store.path(&format!("v{number}"));
+            write_folder(&folder, &[("model.safetensors", tensors)]).unwrap();
+            let commit = store.commit("run/one", &folder);
+            assert_eq!(commit["version"], number);
+            store.json(&["pull", "run/one", "-o", &replica]);
+            assert_same_files(replica.as_ref(), &folder);
+        }
+        let out = store.place("out");
+        store.json(&["export", "run/one@v0", "-o", &out]);
+        assert_same_files(out.as_ref(), &store.path("v0"));
+    });
 }

@@ -22,6 +22,7 @@ mod interrupts;
 mod made_up_sets;
 mod main_job;
 mod memory;
+mod over_a_server;
 mod proofs;
 mod rust_vectors;
 mod safetensors_headers;
@@ -29,9 +30,22 @@ mod settings;
 mod small_policy;
 
 use deltaic_tests::program::Program;
-use deltaic_tests::stores::ScratchStore;
+use deltaic_tests::stores::{Access, ScratchStore};
 
-/// An empty store, and the program as cargo built it for these tests.
+/// The program as cargo built it for these tests.
+fn program() -> Program {
+    Program::at(env!("CARGO_BIN_EXE_deltaic-under-test"))
+}
+
+/// An empty store.
 fn scratch_store() -> ScratchStore {
-    ScratchStore::new(Program::at(env!("CARGO_BIN_EXE_deltaic-under-test")))
+    ScratchStore::new(program())
+}
+
+/// Run a test on an empty store that the program opens, and on one that a server has open and the program talks to:
+/// what users see is the same.
+fn each_way(test: impl Fn(&ScratchStore)) {
+    for access in [Access::Folder, Access::Server] {
+        test(&ScratchStore::with_access(program(), access));
+    }
 }

@@ -1,55 +1,56 @@
 //! The main job with the program, on real checkpoints: commit, export, pull forwards and backwards, revert, verify.
 
-use crate::scratch_store;
+use crate::each_way;
 use deltaic_tests::checkpoints::{self, RealCheckpoints};
 use deltaic_tests::stores::{ScratchStore, assert_same_files};
 use serde_json::Value;
 
 /// Every version exported, and a replica pulled along `route`, byte for byte.
 fn main_job(set: &RealCheckpoints, route: &[usize]) {
-    let store = scratch_store();
-    for version in &set.versions {
-        store.commit("acme/policy", version);
-    }
-    check_reports(&store, set);
-    for (number, version) in set.versions.iter().enumerate() {
-        let out = store.place(&format!("out{number}"));
-        store.json(&["export", &format!("acme/policy@v{number}"), "-o", &out]);
-        assert_same_files(out.as_ref(), version);
-    }
-    let replica = store.place("replica");
-    let mut held = None;
-    for &number in route {
-        let revision = format!("acme/policy@v{number}");
-        let pulled = store.json(&["pull", &revision, "-o", &replica]);
-        assert_same_files(replica.as_ref(), &set.versions[number]);
-        assert_eq!(
-            (pulled["from"].as_u64(), pulled["to"].as_u64()),
-            (held, Some(number as u64))
-        );
-        if let Some(from) = held {
-            let plan = store.json(&[
-                "plan",
-                "acme/policy",
-                &format!("v{from}"),
-                &format!("v{number}"),
-            ]);
-            assert_eq!(plan["bytes"], pulled["received_bytes"], "{plan}");
-            let full = plan["full_bytes"].as_u64();
-            assert!(
-                plan["bytes"].as_u64().map(|bytes| bytes * 20) < full,
-                "{plan}"
-            );
+    each_way(|store| {
+        for version in &set.versions {
+            store.commit("acme/policy", version);
         }
-        held = Some(number as u64);
-    }
-    let reverted = store.json(&["revert", "acme/policy@main", "v1"]);
-    assert_eq!(reverted["version"], set.versions.len());
-    store.json(&["pull", "acme/policy", "-o", &replica]);
-    assert_same_files(replica.as_ref(), &set.versions[1]);
-    let verified = store.json(&["verify", &replica]);
-    assert_eq!(verified["ok"], true);
-    store.verify();
+        check_reports(&store, set);
+        for (number, version) in set.versions.iter().enumerate() {
+            let out = store.place(&format!("out{number}"));
+            store.json(&["export", &format!("acme/policy@v{number}"), "-o", &out]);
+            assert_same_files(out.as_ref(), version);
+        }
+        let replica = store.place("replica");
+        let mut held = None;
+        for &number in route {
+            let revision = format!("acme/policy@v{number}");
+            let pulled = store.json(&["pull", &revision, "-o", &replica]);
+            assert_same_files(replica.as_ref(), &set.versions[number]);
+            assert_eq!(
+                (pulled["from"].as_u64(), pulled["to"].as_u64()),
+                (held, Some(number as u64))
+            );
+            if let Some(from) = held {
+                let plan = store.json(&[
+                    "plan",
+                    "acme/policy",
+                    &format!("v{from}"),
+                    &format!("v{number}"),
+                ]);
+                assert_eq!(plan["bytes"], pulled["received_bytes"], "{plan}");
+                let full = plan["full_bytes"].as_u64();
+                assert!(
+                    plan["bytes"].as_u64().map(|bytes| bytes * 20) < full,
+                    "{plan}"
+                );
+            }
+            held = Some(number as u64);
+        }
+        let reverted = store.json(&["revert", "acme/policy@main", "v1"]);
+        assert_eq!(reverted["version"], set.versions.len());
+        store.json(&["pull", "acme/policy", "-o", &replica]);
+        assert_same_files(replica.as_ref(), &set.versions[1]);
+        let verified = store.json(&["verify", &replica]);
+        assert_eq!(verified["ok"], true);
+        store.verify();
+    });
 }
 
 /// `commit`, `show` and `diff` say what numpy found.
