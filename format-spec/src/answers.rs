@@ -201,32 +201,42 @@ impl VerifyReport {
 }
 
 impl CommitRequest {
-    /// Whether the branch, which stands at `stands`, is where the caller expects it.
+    /// Whether the branch, which stands at `stands`, is where the request expects it.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Conflict`] in words if not.
+    /// As [`check_expected`].
     pub fn check_expected(&self, stands: Option<CommitId>) -> Result<(), Refusal> {
-        let expected = match self.expect {
-            None => stands,
-            Some(Expect::Nothing) => None,
-            Some(Expect::Commit(id)) => Some(id),
-        };
-        if expected == stands {
-            return Ok(());
+        match self.expect {
+            Some(expect) => check_expected((&self.repo, &self.branch), stands, expect),
+            None => Ok(()),
         }
-        let at = format!("{}@{}", self.repo, self.branch);
-        let what = match (stands, expected) {
-            (Some(stands), Some(expected)) => format!(
-                "{at} stands at {}, not at {} as expected",
-                stands.short(),
-                expected.short()
-            ),
-            (Some(stands), None) => {
-                format!("{at} has commits already; it stands at {}", stands.short())
-            }
-            (None, _) => format!("{at} has no commit yet, which was not expected"),
-        };
-        Err(Refusal::Conflict { what })
     }
+}
+
+/// Whether a branch, which stands at `stands`, is where it is expected.
+///
+/// # Errors
+///
+/// [`Refusal::Conflict`] in words if not.
+pub fn check_expected(
+    (repo, branch): (&RepoName, &BranchName),
+    stands: Option<CommitId>,
+    expect: Expect,
+) -> Result<(), Refusal> {
+    let at = format!("{repo}@{branch}");
+    let what = match (stands, expect) {
+        (None, Expect::Nothing) => return Ok(()),
+        (Some(stands), Expect::Commit(expected)) if stands == expected => return Ok(()),
+        (Some(stands), Expect::Commit(expected)) => format!(
+            "{at} stands at {}, not at {} as expected",
+            stands.short(),
+            expected.short()
+        ),
+        (Some(stands), Expect::Nothing) => {
+            format!("{at} has commits already; it stands at {}", stands.short())
+        }
+        (None, Expect::Commit(_)) => format!("{at} has no commit yet, which was not expected"),
+    };
+    Err(Refusal::Conflict { what })
 }

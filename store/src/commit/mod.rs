@@ -18,7 +18,7 @@ use crate::packs::PackWriter;
 use crate::records::{ContentKey, ContentRecord, Origin};
 use crate::refs::put_ref;
 use crate::store::Store;
-use deltaic_format::answers::{CommitOutcome, CommitRequest, Expect};
+use deltaic_format::answers::{CommitOutcome, CommitRequest, Expect, check_expected};
 use deltaic_format::ids::{CommitId, TensorId};
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::{
@@ -256,27 +256,12 @@ impl Store {
             ));
         }
         let stands = head.as_ref().map(|record| record.commit);
-        let expected = match expect {
-            None => stands,
-            Some(Expect::Nothing) => None,
-            Some(Expect::Commit(id)) => Some(id),
-        };
-        if expected != stands {
-            let at = format!("{repo}@{branch}");
-            let what = match (stands, expected) {
-                (Some(stands), Some(expected)) => {
-                    format!(
-                        "{at} stands at {}, not at {} as expected",
-                        stands.short(),
-                        expected.short()
-                    )
+        if let Some(expect) = expect {
+            check_expected((repo, branch), stands, expect).map_err(|refusal| {
+                StoreError::Conflict {
+                    what: refusal.to_string(),
                 }
-                (Some(stands), None) => {
-                    format!("{at} has commits already; it stands at {}", stands.short())
-                }
-                (None, _) => format!("{at} has no commit yet, which was not expected"),
-            };
-            return Err(StoreError::Conflict { what });
+            })?;
         }
         match stands {
             None if self.retired(repo, branch)?.is_some() => Err(StoreError::Conflict {
