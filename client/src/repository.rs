@@ -50,8 +50,13 @@ pub trait Repository: fmt::Debug + Send + Sync {
         time_ms: i64,
     ) -> Result<RefRecord>;
 
-    /// Delete a branch; its name can go on later where it ended.
-    async fn delete_branch(&self, repo: &RepoName, name: &BranchName) -> Result<RefRecord>;
+    /// Delete a branch, which must stand at `expected` if that is given; its name can go on later where it ended.
+    async fn delete_branch(
+        &self,
+        repo: &RepoName,
+        name: &BranchName,
+        expected: Option<CommitId>,
+    ) -> Result<RefRecord>;
 
     /// The versions that no ref would reach any more without a branch.
     async fn unreached_without(&self, repo: &RepoName, name: &BranchName) -> Result<Vec<Version>>;
@@ -119,9 +124,14 @@ pub trait Repository: fmt::Debug + Send + Sync {
         from: Position,
     ) -> Result<BoxStream<'static, Result<Chunk>>>;
 
-    /// The bytes of a file, a safetensors header or one that is no weight file, in bounded parts. Whoever takes them
-    /// checks their hash.
-    async fn file(&self, repo: &RepoName, id: FileId) -> Result<BoxStream<'static, Result<Bytes>>>;
+    /// The bytes of a file of a version, a safetensors header or one that is no weight file, in bounded parts. Whoever
+    /// takes them checks their hash.
+    async fn file(
+        &self,
+        repo: &RepoName,
+        version: CommitId,
+        id: FileId,
+    ) -> Result<BoxStream<'static, Result<Bytes>>>;
 
     /// Make a version of what `source` sends. Doing it again, also after a lost answer, is success with the same
     /// outcome.
@@ -150,6 +160,11 @@ pub trait Repository: fmt::Debug + Send + Sync {
 
 /// Where the items of an upload come from: always the same ones in the same order.
 pub trait UploadSource: fmt::Debug + Send + Sync {
+    /// The commit that the items make, once it is known: then a receiver that has it need not be sent anything.
+    fn commit(&self) -> Option<CommitId> {
+        None
+    }
+
     /// The items after the one at a position that this source gave, or all of them; each with its own position.
     fn items(
         &self,

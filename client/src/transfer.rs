@@ -1,16 +1,18 @@
 //! Copying a branch's history from one store to another, version by version: push and clone.
 
+use crate::arrival::{checked, of_size};
 use crate::error::{ClientError, Result};
 use crate::publish::{Stage, new_files, object_items};
 use crate::repository::{Entry, Repository, UploadSource, Watcher};
-use deltaic_format::fetch::{FetchRequest, Position};
-use deltaic_format::ids::CommitId;
+use deltaic_format::fetch::{AnswerCheck, FetchRequest, Position};
+use deltaic_format::ids::{CommitId, FileId};
 use deltaic_format::name::{BranchName, RepoName};
-use deltaic_format::object::Snapshot;
+use deltaic_format::object::{RefRecord, Snapshot};
 use deltaic_format::refusal::Refusal;
 use deltaic_format::upload::{UploadId, UploadItem, UploadPosition, UploadTarget};
 use deltaic_format::{FormatError, Version};
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,15 +60,33 @@ pub async fn copy_branch(
         let found = branches.iter().find(|record| record.branch == *branch);
         found.map(|record| record.commit)
     });
-    let missing = missing(&*from, (&*to, stands), repo, head, there.is_some()).await?;
-    if there.is_some() && stands.is_none() {
-        // The branch begins where the receiver's history and this one part.
-        if let Some(parent) = missing.parent {
-            to.create_branch(repo, branch, parent, missing.time_ms)
-                .await?;
+    let known = match (&there, stands) {
+        (None, _) => HashSet::new(),
+        (Some(_), Some(stands)) => HashSet::from([stands]),
+        (Some(branches), None) => versions_of(&*to, repo, branches).await?,
+    };
+    let missing = missing(&*from, &known, repo, head).await?;
+    match (missing.parent, stands) {
+        (None, Some(stands)) => {
+            let what = format!(
+                "the receiver's branch stands at {}, which is not in the history that is copied",
+                stands.short()
+            );
+            return Err(Refusal::Conflict { what }.into());
         }
+        (None, None) if there.is_some() => {
+            let what = format!(
+                "the receiver has a repository {repo}, but no version of this history to begin the branch {branch} at"
+            );
+            return Err(Refusal::Conflict { what }.into());
+        }
+        // The branch begins where the receiver's history and this one part.
+        (Some((parent, time_ms)), None) => {
+            to.create_branch(repo, branch, parent, time_ms).await?;
+        }
+        _ => {}
     }
-    let mut parent = missing.parent;
+    let mut parent = missing.parent.map(|(id, _)| id);
     let sent_bytes = Arc::new(AtomicU64::new(0));
     let versions = missing.entries.len() as u64;
     for (id, commit) in missing.entries.into_iter().rev() {
@@ -115,61 +135,51 @@ async fn find_branch(
 struct Missing {
     /// Newest first.
     entries: Vec<Entry>,
-    /// The newest version that both have.
-    parent: Option<CommitId>,
-    /// When that was made.
-    time_ms: i64,
+    /// The newest version that both have, and when it was made.
+    parent: Option<(CommitId, i64)>,
 }
 
 /// The versions from `head` back to the newest that the receiver has: where its branch stands, or, where it has none
-/// of the name, any that it knows.
+/// of the name, any that its other branches have.
 async fn missing(
     from: &dyn Repository,
-    (to, stands): (&dyn Repository, Option<CommitId>),
+    known: &HashSet<CommitId>,
     repo: &RepoName,
     head: CommitId,
-    repo_exists: bool,
 ) -> Result<Missing> {
     let mut history = from.history(repo, head, None).await?;
     let mut entries = Vec::new();
     while let Some((id, commit)) = history.try_next().await? {
-        let known = match stands {
-            Some(stands) => stands == id,
-            None => repo_exists && knows(to, repo, id).await?,
-        };
-        if known {
+        if known.contains(&id) {
             return Ok(Missing {
                 entries,
-                parent: Some(id),
-                time_ms: commit.time_ms,
+                parent: Some((id, commit.time_ms)),
             });
         }
         entries.push((id, commit));
     }
-    if let Some(stands) = stands {
-        let what = format!(
-            "the receiver's branch stands at {}, which is not in the history that is copied",
-            stands.short()
-        );
-        return Err(Refusal::Conflict { what }.into());
-    }
     Ok(Missing {
         entries,
         parent: None,
-        time_ms: 0,
     })
 }
 
-async fn knows(to: &dyn Repository, repo: &RepoName, id: CommitId) -> Result<bool> {
-    let name = BranchName::new(id.to_string()).map_err(invalid)?;
-    match to
-        .resolve(repo, &deltaic_format::revision::Selector::branch(name))
-        .await
-    {
-        Ok(found) => Ok(found == id),
-        Err(ClientError::Refused(Refusal::NotFound { .. })) => Ok(false),
-        Err(other) => Err(other),
+/// All versions that the branches of a repository have.
+async fn versions_of(
+    at: &dyn Repository,
+    repo: &RepoName,
+    branches: &[RefRecord],
+) -> Result<HashSet<CommitId>> {
+    let mut known = HashSet::new();
+    for branch in branches {
+        let mut history = at.history(repo, branch.commit, None).await?;
+        while let Some((id, _)) = history.try_next().await? {
+            if !known.insert(id) {
+                break;
+            }
+        }
     }
+    Ok(known)
 }
 
 /// The same version for the same branch is the same upload, whoever sends it.
@@ -237,15 +247,25 @@ fn ready(items: Vec<(Stage, UploadItem)>) -> BoxStream<'static, Result<(Stage, U
 
 impl VersionSource {
     fn files(&self, after: Stage) -> BoxStream<'static, Result<(Stage, UploadItem)>> {
+        let begin = match after {
+            Stage::Files { file, .. } => file as usize,
+            earlier if earlier < (Stage::Files { file: 0, end: 0 }) => 0,
+            _ => return stream::empty().boxed(),
+        };
         let tree = &self.version.tree;
         let files = new_files(self.parent.as_deref(), &tree.weight_files, &tree.files);
-        let files = files.into_iter().enumerate();
+        let files = files.into_iter().enumerate().skip(begin);
+        let headers = (tree.weight_files.iter()).map(|file| (file.header, file.header_len));
+        let others = tree.files.iter().map(|file| (file.id, file.size));
+        let sizes: HashMap<FileId, u64> = headers.chain(others).collect();
         let (from, repo) = (Arc::clone(&self.from), self.repo.clone());
+        let version = self.version.id;
         let parts = files.map(move |(number, file)| {
             let (from, repo) = (Arc::clone(&from), repo.clone());
+            let size = sizes.get(&file).copied().unwrap_or(0);
             let parts = async move {
                 let mut end = 0;
-                let parts = from.file(&repo, file).await?;
+                let parts = of_size(from.file(&repo, version, file).await?, (file, size));
                 let item = move |bytes: bytes::Bytes| {
                     let offset = end;
                     end += bytes.len() as u64;
@@ -277,7 +297,12 @@ impl VersionSource {
         };
         let request = FetchRequest::all(self.repo.clone(), &self.version, self.parent.as_deref());
         let source = Arc::clone(&self.from);
-        let chunks = async move { source.fetch(request, from).await };
+        let want = self.version.id;
+        let check = AnswerCheck::new(&self.version, &request, from).map_err(invalid);
+        let chunks = async move {
+            let check = check?;
+            Ok::<_, ClientError>(checked(source.fetch(request, from).await?, want, check))
+        };
         let items = stream::once(chunks).try_flatten().map_ok(|chunk| {
             let item = UploadItem::Delivery(chunk.delivery);
             (Stage::Deliveries(chunk.next), item)

@@ -4,6 +4,7 @@ use crate::bytes::{ByteReader, put_varint};
 use crate::dtype::{ElementClass, Order};
 use crate::error::{FormatError, Result};
 use crate::zstd_frame;
+use std::convert::Infallible;
 use std::ops::Range;
 
 const WHAT: &str = "base";
@@ -226,23 +227,48 @@ impl BaseDirectory {
     ///
     /// If there are no such blocks or `encoded` has another length than [`byte_range`](Self::byte_range) says.
     pub fn cut(&self, blocks: Range<u64>, encoded: &[u8]) -> Vec<u8> {
+        let append = |out: &mut Vec<u8>| -> Result<(), Infallible> {
+            out.extend_from_slice(encoded);
+            Ok(())
+        };
+        match self.cut_with(blocks, append) {
+            Ok(base) => base,
+            Err(never) => match never {},
+        }
+    }
+
+    /// The same where `append` puts the blocks' bytes behind what is there, so that they can be read to where they go.
+    ///
+    /// # Errors
+    ///
+    /// Whatever `append` fails with.
+    ///
+    /// # Panics
+    ///
+    /// If there are no such blocks, or `append` puts another number of bytes there.
+    pub fn cut_with<E>(
+        &self,
+        blocks: Range<u64>,
+        append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Vec<u8>, E> {
         let range = self.byte_range(blocks.clone());
-        assert_eq!(range.end - range.start, encoded.len() as u64);
+        let len = (range.end - range.start) as usize;
         let width = self.class.width() as u64;
         let elements = (blocks.end * BASE_BLOCK_ELEMENTS).min(self.elements)
             - (blocks.start * BASE_BLOCK_ELEMENTS).min(self.elements);
-        let mut out = Vec::with_capacity(encoded.len() + 64);
+        let planes = &self.planes[(blocks.start * width) as usize..(blocks.end * width) as usize];
+        let mut out = Vec::with_capacity(len + BASE_HEADER_LEN + 5 * planes.len() + 16);
         put_header(self.class, elements, &mut out);
-        out.extend_from_slice(encoded);
         let start = out.len();
-        for (length, zstd) in
-            &self.planes[(blocks.start * width) as usize..(blocks.end * width) as usize]
-        {
+        append(&mut out)?;
+        assert_eq!(out.len() - start, len, "the blocks have their bytes");
+        let start = out.len();
+        for (length, zstd) in planes {
             put_varint(&mut out, 2 * u64::from(*length) + u64::from(*zstd));
         }
         let length = (out.len() - start) as u32;
         out.extend(length.to_le_bytes());
-        out
+        Ok(out)
     }
 
     /// Decode blocks `blocks` from `encoded`, the bytes of [`byte_range`](Self::byte_range), into `content`.

@@ -52,6 +52,12 @@ pub enum FormatError {
         /// Its cap.
         limit: u64,
     },
+    /// The bytes changed on their way.
+    #[error("{what}: it does not have its checksum")]
+    Checksum {
+        /// Kind of object.
+        what: &'static str,
+    },
     /// Any other rule of SPEC.md that does not hold.
     #[error("{what}: {why}")]
     Invalid {

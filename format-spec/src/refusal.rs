@@ -55,6 +55,12 @@ pub enum Refusal {
         /// The object and what is wrong with it.
         what: String,
     },
+    /// What was sent changed on its way; what came before it is held.
+    #[error("it arrived damaged: {what}")]
+    Damaged {
+        /// What is wrong with it.
+        what: String,
+    },
     /// Invalid input: a name, a revision, metadata, a request.
     #[error("{what}")]
     Invalid {

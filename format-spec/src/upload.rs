@@ -34,6 +34,14 @@ pub struct UploadTarget {
     pub commit: Option<CommitId>,
 }
 
+impl UploadTarget {
+    /// Whether `other` is for the same items to the same place, whether or not the commit is known yet.
+    pub fn is_same_upload(&self, other: &Self) -> bool {
+        let key = |target: &Self| (target.id, target.parent);
+        key(self) == key(other) && self.repo == other.repo && self.branch == other.branch
+    }
+}
+
 /// The kind of an object that travels in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ObjectKind {

@@ -14,7 +14,7 @@ use deltaic_format::fetch::{Chunk, FetchPlan, FetchRequest, Position};
 use deltaic_format::ids::{CommitId, FileId};
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::{RefRecord, Schema, Snapshot};
-use deltaic_format::progress::Progress;
+use deltaic_format::progress::{Progress, Silent};
 use deltaic_format::refusal::Refusal;
 use deltaic_format::revision::Selector;
 use deltaic_format::upload::{UploadItem, UploadPosition, UploadTarget};
@@ -80,11 +80,18 @@ impl Embedded {
 
     async fn change<T: Send + 'static>(
         &self,
+        kind: Work,
         work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T> {
         let changes = self.changes.clone();
         let change = move |store: &Store| work(store).inspect(|_| changes.made());
-        self.run(Work::Write, change).await
+        self.run(kind, change).await
+    }
+
+    async fn must_reach(&self, repo: &RepoName, version: CommitId) -> Result<()> {
+        let repo = repo.clone();
+        self.run(Work::Short, move |store| store.must_reach(&repo, version))
+            .await
     }
 
     /// A batch of chunks, made while the ones before it are being used.
@@ -182,13 +189,18 @@ impl Repository for Embedded {
         time_ms: i64,
     ) -> Result<RefRecord> {
         let (repo, name) = (repo.clone(), name.clone());
-        self.change(move |store| store.create_branch(&repo, &name, commit, time_ms))
+        self.change(Work::Refs, move |store| store.create_branch(&repo, &name, commit, time_ms))
             .await
     }
 
-    async fn delete_branch(&self, repo: &RepoName, name: &BranchName) -> Result<RefRecord> {
+    async fn delete_branch(
+        &self,
+        repo: &RepoName,
+        name: &BranchName,
+        expected: Option<CommitId>,
+    ) -> Result<RefRecord> {
         let (repo, name) = (repo.clone(), name.clone());
-        self.change(move |store| store.delete_branch(&repo, &name))
+        self.change(Work::Refs, move |store| store.delete_branch(&repo, &name, expected))
             .await
     }
 
@@ -206,13 +218,13 @@ impl Repository for Embedded {
         time_ms: i64,
     ) -> Result<Tag> {
         let (repo, name) = (repo.clone(), name.clone());
-        self.change(move |store| store.create_tag(&repo, &name, commit, time_ms))
+        self.change(Work::Refs, move |store| store.create_tag(&repo, &name, commit, time_ms))
             .await
     }
 
     async fn delete_tag(&self, repo: &RepoName, name: &BranchName) -> Result<Tag> {
         let (repo, name) = (repo.clone(), name.clone());
-        self.change(move |store| store.delete_tag(&repo, &name))
+        self.change(Work::Refs, move |store| store.delete_tag(&repo, &name))
             .await
     }
 
@@ -222,17 +234,19 @@ impl Repository for Embedded {
             .await
     }
 
-    async fn snapshot(&self, _repo: &RepoName, id: CommitId) -> Result<Snapshot> {
-        self.run(Work::Compute, move |store| store.snapshot(id))
+    async fn snapshot(&self, repo: &RepoName, id: CommitId) -> Result<Snapshot> {
+        let repo = repo.clone();
+        self.run(Work::Compute, move |store| store.snapshot_of(&repo, id))
             .await
     }
 
     async fn history(
         &self,
-        _repo: &RepoName,
+        repo: &RepoName,
         head: CommitId,
         limit: Option<u64>,
     ) -> Result<BoxStream<'static, Result<Entry>>> {
+        self.must_reach(repo, head).await?;
         let going = (self.clone(), Some(head), limit.unwrap_or(u64::MAX));
         let pages = stream::try_unfold(going, |(this, next, left)| async move {
             let Some(head) = next.filter(|_| left > 0) else {
@@ -250,7 +264,8 @@ impl Repository for Embedded {
         Ok(pages.try_flatten().boxed())
     }
 
-    async fn version_stats(&self, _repo: &RepoName, version: &Snapshot) -> Result<VersionStats> {
+    async fn version_stats(&self, repo: &RepoName, version: &Snapshot) -> Result<VersionStats> {
+        self.must_reach(repo, version.id).await?;
         let version = version.clone();
         self.run(Work::Compute, move |store| store.version_stats(&version))
             .await
@@ -258,11 +273,13 @@ impl Repository for Embedded {
 
     async fn diff(
         &self,
-        _repo: &RepoName,
+        repo: &RepoName,
         from: &Snapshot,
         to: &Snapshot,
         progress: Watcher,
     ) -> Result<Vec<TensorDiff>> {
+        self.must_reach(repo, from.id).await?;
+        self.must_reach(repo, to.id).await?;
         let (from, to) = (from.clone(), to.clone());
         let diff = move |store: &Store, progress: &dyn Progress| store.diff(&from, &to, progress);
         self.watched(Work::Long, progress, diff).await
@@ -276,7 +293,7 @@ impl Repository for Embedded {
     ) -> Result<CommitOutcome> {
         let request = request.clone();
         let (progress, _stop) = Cancellable::new(progress);
-        self.change(move |store| store.revert(&request, target, &progress))
+        self.change(Work::Write, move |store| store.revert(&request, target, &progress))
             .await
     }
 
@@ -317,13 +334,18 @@ impl Repository for Embedded {
 
     async fn file(
         &self,
-        _repo: &RepoName,
+        repo: &RepoName,
+        version: CommitId,
         id: FileId,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
         // A file that is not there is told at once.
-        let first = self
-            .run(Work::Compute, move |store| store.file_part(id, 0))
-            .await?;
+        let repo = repo.clone();
+        let open = move |store: &Store| {
+            let version = store.snapshot_of(&repo, version)?;
+            let file = store.find_file(&repo, &version, id)?;
+            Ok((file, store.file_part(file, 0)?))
+        };
+        let (file, first) = self.run(Work::Compute, open).await?;
         let going = (self.clone(), 0, Some(first), false);
         let parts = stream::try_unfold(going, move |(this, at, part, complete)| async move {
             if complete {
@@ -332,13 +354,15 @@ impl Repository for Embedded {
             let (part, complete) = match part {
                 Some(part) => part,
                 None => {
-                    this.run(Work::Compute, move |store| store.file_part(id, at))
+                    this.run(Work::Compute, move |store| store.file_part(file, at))
                         .await?
                 }
             };
             let next = at + part.len() as u64;
             Ok::<_, ClientError>(Some((Bytes::from(part), (this, next, None, complete))))
         });
+        // An empty file has no parts.
+        let parts = parts.try_filter(|part| std::future::ready(!part.is_empty()));
         Ok(parts.boxed())
     }
 
@@ -360,7 +384,7 @@ impl Repository for Embedded {
             .await?;
         let upload = self.append(upload, &*source).await?;
         let (progress, _stop) = Cancellable::new(progress);
-        self.change(move |store| store.finish_upload(upload, &progress))
+        self.change(Work::Write, move |store| store.finish_upload(upload, &progress))
             .await
     }
 
@@ -374,9 +398,9 @@ impl Repository for Embedded {
         let mut follower = Follower::new(parts, repo.clone(), branch.clone(), after);
         // Where it begins is settled now, and a branch that is not there is told at once.
         let first = follower.next().await.map_err(refused)?;
-        let first = stream::iter(first.map(|(entry, _)| Ok(entry)));
+        let first = stream::iter(first.map(Ok));
         let others = stream::try_unfold(follower, |mut follower| async move {
-            let (entry, _) = follower.following(BETWEEN_LOOKS).await.map_err(refused)?;
+            let entry = follower.following(BETWEEN_LOOKS).await.map_err(refused)?;
             Ok(Some((entry, follower)))
         });
         Ok(first.chain(others).boxed())
@@ -384,8 +408,8 @@ impl Repository for Embedded {
 
     async fn store_stats(&self, repo: Option<&RepoName>) -> Result<StoreStats> {
         let repo = repo.cloned();
-        self.run(Work::Long, move |store| store.stats(repo.as_ref()))
-            .await
+        let stats = move |store: &Store, progress: &dyn Progress| store.stats(repo.as_ref(), progress);
+        self.watched(Work::Long, Arc::new(Silent), stats).await
     }
 
     async fn verify(&self, options: VerifyOptions, progress: Watcher) -> Result<VerifyReport> {

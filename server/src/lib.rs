@@ -24,6 +24,7 @@ pub mod files;
 pub mod folders;
 pub mod following;
 pub mod interrupt;
+pub mod notices;
 pub mod output;
 pub mod progress;
 pub mod report;
@@ -96,7 +97,13 @@ fn run(command: Command, settings: Settings) -> Result<ExitCode> {
             Failure::new(Kind::Error, format!("signals cannot be handled: {error}"))
         })?,
     };
+    let serves = matches!(command, Command::Serve(_));
     let session = Session::new(settings, interrupt);
+    // A server logs.
+    if !serves && !session.settings.quiet {
+        let paint = session.settings.color.paint(&io::stderr());
+        notices::show(session.progress.clone(), paint);
+    }
     let result = commands::run(command, &session);
     session.progress.clear();
     result

@@ -240,6 +240,12 @@ impl From<&Refusal> for Failure {
                 Kind::Error,
                 "nothing was committed; see that nothing writes to the checkpoint, then commit again".to_owned(),
             ),
+            Refusal::Damaged { .. } => (
+                Kind::Unavailable,
+                "run the command again: it goes on after what arrived; if it fails again, see to the network and the memory of \
+                 both machines"
+                    .to_owned(),
+            ),
             Refusal::Upload { .. } => (
                 Kind::Corrupt,
                 "nothing was committed; run the command again, and see to memory and disk of this machine if it is refused \

@@ -172,13 +172,18 @@ impl Repositories {
         self.wait(self.repository.create_branch(repo, name, commit, time_ms))
     }
 
-    /// Delete a branch.
+    /// Delete a branch, which must stand at `expected` if that is given.
     ///
     /// # Errors
     ///
     /// See [`Repositories`].
-    pub fn delete_branch(&self, repo: &RepoName, name: &BranchName) -> Result<RefRecord> {
-        self.wait(self.repository.delete_branch(repo, name))
+    pub fn delete_branch(
+        &self,
+        repo: &RepoName,
+        name: &BranchName,
+        expected: Option<CommitId>,
+    ) -> Result<RefRecord> {
+        self.wait(self.repository.delete_branch(repo, name, expected))
     }
 
     /// The versions that no ref would reach any more without a branch.

@@ -7,13 +7,14 @@ use crate::packs::{BaseFile, PackReader};
 use crate::records::{
     BaseLocation, ContentKey, ContentRecord, EdgeRecord, PieceLocation, edge_key,
 };
-use deltaic_format::Moments;
+use bytes::Bytes;
 use deltaic_format::base::BASE_BLOCK_ELEMENTS;
 use deltaic_format::ids::TensorId;
 use deltaic_format::patch::{
     BLOCK_ELEMENTS, Changes, PIECE_ELEMENTS, PatchHasher, apply, compose, piece_count, piece_len,
 };
 use deltaic_format::patch_set::PatchSetReader;
+use deltaic_format::{FormatError, Moments};
 use moka::sync::Cache;
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(crate) struct Contents {
     pub(crate) database: Arc<Database>,
     pub(crate) packs: PackReader,
     /// Patch sets by number.
-    sets: Cache<u64, Arc<[u8]>>,
+    sets: Cache<u64, Bytes>,
 }
 
 impl std::fmt::Debug for Contents {
@@ -49,7 +50,7 @@ impl std::fmt::Debug for Contents {
 
 impl Contents {
     pub(crate) fn new(database: Arc<Database>, packs: PackReader) -> Self {
-        let weigh = |_: &u64, set: &Arc<[u8]>| set.len().try_into().unwrap_or(u32::MAX);
+        let weigh = |_: &u64, set: &Bytes| set.len().try_into().unwrap_or(u32::MAX);
         let sets = Cache::builder()
             .max_capacity(CACHE_BYTES)
             .weigher(weigh)
@@ -90,9 +91,9 @@ impl Contents {
     }
 
     /// The stored bytes of patch set `set`.
-    fn set_bytes(&self, set: u64) -> Result<Arc<[u8]>> {
+    fn set_bytes(&self, set: u64) -> Result<Bytes> {
         match self.database.get(Table::PatchSets, &set.to_be_bytes())? {
-            Some(bytes) => Ok(Arc::from(&*bytes)),
+            Some(bytes) => Ok(Bytes::copy_from_slice(&bytes)),
             None => Err(StoreError::corrupt(
                 format!("patch set {set}"),
                 "it is missing",
@@ -105,23 +106,29 @@ impl Contents {
         let bytes = self.set_bytes(set)?;
         PatchSetReader::new(&bytes)
             .and_then(|reader| reader.all())
-            .map_err(|e| StoreError::corrupt(format!("patch set {set}"), e))
+            .map_err(|e| Self::damaged_set(set, e))
+    }
+
+    /// A patch set as it is stored.
+    pub(crate) fn set(&self, set: u64) -> Result<Bytes> {
+        if let Some(bytes) = self.sets.get(&set) {
+            return Ok(bytes);
+        }
+        let bytes = self.set_bytes(set)?;
+        self.sets.insert(set, bytes.clone());
+        Ok(bytes)
+    }
+
+    pub(crate) fn damaged_set(set: u64, error: FormatError) -> StoreError {
+        StoreError::corrupt(format!("patch set {set}"), error)
     }
 
     /// Changes of one piece of an edge, as they are stored.
     pub(crate) fn changes_at(&self, location: PieceLocation) -> Result<Changes> {
         let PieceLocation { set, member, .. } = location;
-        let bytes = match self.sets.get(&set) {
-            Some(bytes) => bytes,
-            None => {
-                let bytes = self.set_bytes(set)?;
-                self.sets.insert(set, Arc::clone(&bytes));
-                bytes
-            }
-        };
-        PatchSetReader::new(&bytes)
+        PatchSetReader::new(&self.set(set)?)
             .and_then(|reader| reader.member(member as usize))
-            .map_err(|e| StoreError::corrupt(format!("patch set {set}"), e))
+            .map_err(|e| Self::damaged_set(set, e))
     }
 
     /// Whether a stored edge is what its id says.

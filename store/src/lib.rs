@@ -10,6 +10,7 @@
 //! | how is a content read, its patches composed? | `contents` |
 //! | how is "give me N, I hold M" answered? | `fetch` |
 //! | how does a version come from elsewhere? | `upload` |
+//! | which commits does a repository have? | `reach` |
 //! | what lies where on disk? | `folder`, `packs`, `database`, `records` |
 
 mod checkpoint;
@@ -24,6 +25,7 @@ mod files;
 mod folder;
 mod graph;
 mod packs;
+mod reach;
 mod records;
 mod refs;
 mod resolve;
@@ -38,5 +40,6 @@ mod tests;
 pub use checkpoint::{Checkpoint, PlainFile};
 pub use error::{Result, StoreError};
 pub use fetch::Fetch;
+pub use files::FoundFile;
 pub use store::Store;
 pub use upload::Upload;

@@ -18,6 +18,8 @@ use crate::folder::{Folder, TemporaryFile};
 use crate::records::{BaseLocation, ContentKey};
 use deltaic_format::base::{BASE_HEADER_LEN, BASE_TRAILER_LEN, BaseDirectory};
 use memmap2::{Mmap, MmapOptions};
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
@@ -235,6 +237,13 @@ impl std::ops::Deref for Bytes {
     }
 }
 
+impl PackFile {
+    fn truncated(&self) -> StoreError {
+        let object = format!("pack {}", self.path.display());
+        StoreError::corrupt(object, "it is truncated")
+    }
+}
+
 impl PackReader {
     pub(crate) fn new(folder: &Folder) -> Self {
         Self {
@@ -276,16 +285,38 @@ impl PackReader {
         Ok(file)
     }
 
-    /// Bytes `offset .. offset + len` of a base.
-    fn read(&self, base: BaseLocation, offset: u64, len: u64) -> Result<Bytes> {
+    /// The pack of a base, and where in it bytes `offset .. offset + len` of the base begin.
+    fn locate(&self, base: BaseLocation, offset: u64, len: u64) -> Result<(Arc<PackFile>, u64)> {
         let pack = self.file(base.pack)?;
         let fits = (base.offset.checked_add(base.len)).is_some_and(|end| end <= pack.len)
             && offset.checked_add(len).is_some_and(|end| end <= base.len);
-        if !fits {
-            let object = format!("pack {}", pack.path.display());
-            return Err(StoreError::corrupt(object, "it is truncated"));
+        match fits {
+            true => Ok((pack, base.offset + offset)),
+            false => Err(pack.truncated()),
         }
-        let at = base.offset + offset;
+    }
+
+    /// Append bytes `offset .. offset + len` of a base to `out`, which mostly has room for a little more: they are read
+    /// right to where they go, once.
+    fn append(&self, base: BaseLocation, offset: u64, len: u64, out: &mut Vec<u8>) -> Result<()> {
+        let (pack, at) = self.locate(base, offset, len)?;
+        out.reserve(len as usize);
+        let (start, end) = (out.len(), out.len() + len as usize);
+        while out.len() < end {
+            let at = at + (out.len() - start) as u64;
+            match rustix::io::pread(&pack.file, spare_capacity(out), at) {
+                Ok(0) => return Err(pack.truncated()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(StoreError::io(&pack.path, e.into())),
+            }
+        }
+        out.truncate(end);
+        Ok(())
+    }
+
+    /// Bytes `offset .. offset + len` of a base.
+    fn read(&self, base: BaseLocation, offset: u64, len: u64) -> Result<Bytes> {
+        let (pack, at) = self.locate(base, offset, len)?;
         if len < MAP_FROM {
             let mut bytes = vec![0; len as usize];
             let read = pack.file.read_exact_at(&mut bytes, at);
@@ -378,9 +409,17 @@ impl BaseFile<'_> {
 
     /// Blocks `blocks` as a base of their own, coded as they are stored.
     pub(crate) fn cut(&self, blocks: Range<u64>) -> Result<Vec<u8>> {
-        self.with_encoded(blocks.clone(), |encoded| {
-            Ok(self.directory.cut(blocks, encoded))
-        })
+        let range = self.directory.byte_range(blocks.clone());
+        match &self.whole {
+            Some(whole) => {
+                let encoded = &whole[range.start as usize..range.end as usize];
+                Ok(self.directory.cut(blocks, encoded))
+            }
+            None => self.directory.cut_with(blocks, |out| {
+                let len = range.end - range.start;
+                self.packs.append(self.base, range.start, len, out)
+            }),
+        }
     }
 
     fn with_encoded<T>(

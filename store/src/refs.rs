@@ -31,7 +31,7 @@ pub(crate) fn ref_key(repo: &RepoName, name: &BranchName) -> Vec<u8> {
     [repo.as_str().as_bytes(), b"\0", name.as_str().as_bytes()].concat()
 }
 
-fn repo_prefix(repo: &RepoName) -> Vec<u8> {
+pub(crate) fn repo_prefix(repo: &RepoName) -> Vec<u8> {
     [repo.as_str().as_bytes(), b"\0"].concat()
 }
 
@@ -54,6 +54,22 @@ pub(crate) fn ref_in_row(key: &[u8], value: &[u8]) -> Result<RefRecord> {
 pub(crate) fn tag_in_row(key: &[u8], value: &[u8]) -> Result<Tag> {
     let object = || format!("tag {}", String::from_utf8_lossy(key).replace('\0', "@"));
     tag_from_bytes(name_in_key(key)?, value).map_err(|e| StoreError::corrupt(object(), e))
+}
+
+/// Where the deleted branch in a row ended.
+pub(crate) fn retired_in_row(key: &[u8], value: &[u8]) -> Result<CommitId> {
+    let object = || {
+        let name = String::from_utf8_lossy(key).replace('\0', "@");
+        format!("deleted branch {name}")
+    };
+    retired_from_bytes(value).map_err(|e| StoreError::corrupt(object(), e))
+}
+
+fn retired_from_bytes(bytes: &[u8]) -> Result<CommitId, FormatError> {
+    let mut reader = ByteReader::new("retired branch", bytes);
+    let commit = CommitId(reader.array()?);
+    reader.finish()?;
+    Ok(commit)
 }
 
 /// The name after the repository in a ref's key.
@@ -165,8 +181,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Conflict`] if the name is taken, or belonged to a branch whose newest version `commit` does not
-    /// follow: a number never means two versions on a branch.
+    /// [`StoreError::NotFound`] if the repository does not have the commit; [`StoreError::Conflict`] if the name is taken,
+    /// or belonged to a branch whose newest version `commit` does not follow: a number never means two versions on a
+    /// branch.
     pub fn create_branch(
         &self,
         repo: &RepoName,
@@ -174,8 +191,9 @@ impl Store {
         commit: CommitId,
         time_ms: i64,
     ) -> Result<RefRecord> {
-        let _writing = self.writer();
+        let changing = self.change_refs();
         self.check_free(repo, name)?;
+        self.must_reach(repo, commit)?;
         let version = self.read_commit(commit)?.version;
         self.check_retired(repo, name, commit)?;
         let record = RefRecord {
@@ -188,23 +206,35 @@ impl Store {
         };
         let mut batch = Batch::default();
         put_ref(&mut batch, &record);
-        self.database().publish(batch)?;
+        changing.publish(batch)?;
         Ok(record)
     }
 
-    /// Delete a branch; its commits stay until they are collected.
+    /// Delete a branch, which must stand at `expected` if that is given; its commits stay until they are collected.
     ///
     /// # Errors
     ///
-    /// [`StoreError::NotFound`] if there is no such branch.
-    pub fn delete_branch(&self, repo: &RepoName, name: &BranchName) -> Result<RefRecord> {
-        let _writing = self.writer();
+    /// [`StoreError::NotFound`] if there is no such branch, [`StoreError::Conflict`] if it stands elsewhere.
+    pub fn delete_branch(
+        &self,
+        repo: &RepoName,
+        name: &BranchName,
+        expected: Option<CommitId>,
+    ) -> Result<RefRecord> {
+        let changing = self.change_refs();
         let record = self.branch(repo, name)?;
+        if let Some(expected) = expected
+            && record.commit != expected
+        {
+            let (stands, expected) = (record.commit.short(), expected.short());
+            let what = format!("{repo}@{name} stands at {stands} by now, not at {expected}");
+            return Err(StoreError::Conflict { what });
+        }
         let mut batch = Batch::default();
         let key = ref_key(repo, name);
         batch.delete(Table::Refs, key.clone());
         batch.put(Table::Retired, key, record.commit.0);
-        self.database().publish(batch)?;
+        changing.publish(batch)?;
         Ok(record)
     }
 
@@ -212,12 +242,7 @@ impl Store {
     pub(crate) fn retired(&self, repo: &RepoName, name: &BranchName) -> Result<Option<CommitId>> {
         let object = || format!("deleted branch {name} of {repo}");
         self.database()
-            .read(Table::Retired, &ref_key(repo, name), object, |bytes| {
-                let mut reader = ByteReader::new("retired branch", bytes);
-                let commit = CommitId(reader.array()?);
-                reader.finish()?;
-                Ok(commit)
-            })
+            .read(Table::Retired, &ref_key(repo, name), object, retired_from_bytes)
     }
 
     /// A branch of a name that was used before goes on where that one ended.
@@ -270,7 +295,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Conflict`] if the name is taken.
+    /// [`StoreError::NotFound`] if the repository does not have the commit, [`StoreError::Conflict`] if the name is taken.
     pub fn create_tag(
         &self,
         repo: &RepoName,
@@ -278,9 +303,9 @@ impl Store {
         commit: CommitId,
         time_ms: i64,
     ) -> Result<Tag> {
-        let _writing = self.writer();
+        let changing = self.change_refs();
         self.check_free(repo, name)?;
-        self.read_commit(commit)?;
+        self.must_reach(repo, commit)?;
         let tag = Tag {
             name: name.clone(),
             commit,
@@ -288,7 +313,7 @@ impl Store {
         };
         let mut batch = Batch::default();
         batch.put(Table::Tags, ref_key(repo, name), tag_to_bytes(&tag));
-        self.database().publish(batch)?;
+        changing.publish(batch)?;
         Ok(tag)
     }
 
@@ -298,13 +323,13 @@ impl Store {
     ///
     /// [`StoreError::NotFound`] if there is no such tag.
     pub fn delete_tag(&self, repo: &RepoName, name: &BranchName) -> Result<Tag> {
-        let _writing = self.writer();
+        let changing = self.change_refs();
         let tag = self
             .find_tag(repo, name)?
             .ok_or_else(|| StoreError::not_found("tag", format!("{name} of {repo}")))?;
         let mut batch = Batch::default();
         batch.delete(Table::Tags, ref_key(repo, name));
-        self.database().publish(batch)?;
+        changing.publish(batch)?;
         Ok(tag)
     }
 

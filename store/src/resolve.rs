@@ -58,9 +58,9 @@ impl Store {
         }
         let whole = name.as_str().parse::<CommitId>().ok();
         if let Some(id) = whole
-            && self.database().contains(Table::Commits, id.as_bytes())?
+            && self.reaches(repo, id)?
         {
-            // Whoever knows the whole id may name what no ref reaches any more, to bring it back.
+            // Also what no ref reaches any more since a branch was deleted: that is how it is brought back.
             return Ok(id);
         }
         self.must_exist(repo)?;
@@ -73,10 +73,13 @@ impl Store {
         if !hex {
             return Err(not_found());
         }
-        let mut candidates = self.commits_with_prefix(&prefix)?;
-        // An id says nothing about its repository: another one's commit is not there.
-        let reachable = self.commits_of(repo)?;
-        candidates.retain(|id| reachable.contains(id));
+        let mut candidates = Vec::new();
+        for id in self.commits_with_prefix(&prefix)? {
+            // An id says nothing about its repository: another one's commit is not there.
+            if self.reaches(repo, id)? {
+                candidates.push(id);
+            }
+        }
         match candidates[..] {
             [] => Err(not_found()),
             [only] => Ok(only),

@@ -1,13 +1,14 @@
 //! Sizes: of a version against its parent, and of the store.
 
 use crate::database::Table;
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::records::{ContentKey, ContentRecord};
 use crate::store::Store;
 use deltaic_format::answers::{StoreStats, TensorStats, VersionStats};
 use deltaic_format::bytes::ByteReader;
 use deltaic_format::name::RepoName;
 use deltaic_format::object::Snapshot;
+use deltaic_format::progress::Progress;
 use rayon::prelude::*;
 use std::collections::HashSet;
 
@@ -84,8 +85,13 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::NotFound`](crate::StoreError::NotFound) if there is no such repository.
-    pub fn stats(&self, repo: Option<&RepoName>) -> Result<StoreStats> {
+    /// [`StoreError::NotFound`] if there is no such repository, [`StoreError::Interrupted`] if the caller stops.
+    pub fn stats(&self, repo: Option<&RepoName>, progress: &dyn Progress) -> Result<StoreStats> {
+        let go_on = || match progress.cancelled() {
+            true => Err(StoreError::Interrupted),
+            false => Ok(()),
+        };
+        progress.phase("counting", None);
         let repos = match repo {
             Some(repo) => vec![repo.clone()],
             None => self.repos()?,
@@ -100,6 +106,7 @@ impl Store {
         for repo in &repos {
             commits.extend(self.commits_of(repo)?);
             for branch in self.branches(repo)? {
+                go_on()?;
                 stats.branches += 1;
                 let head = self.snapshot(branch.commit)?;
                 for view in head.tensors() {
@@ -113,11 +120,13 @@ impl Store {
         }
         stats.commits = commits.len() as u64;
         for commit in commits {
+            go_on()?;
             let version = self.snapshot(commit)?;
             stats.full_bytes += version.full_bytes();
             contents.extend(self.contents_of(&version));
         }
         for &key in &contents {
+            go_on()?;
             let Some(ContentRecord { origin, .. }) = self.contents().find(key)? else {
                 continue;
             };

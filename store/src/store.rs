@@ -1,14 +1,16 @@
 //! The store: opening it, and reading what it holds.
 
 use crate::contents::Contents;
-use crate::database::{Database, Table};
+use crate::database::{Batch, Database, Table};
 use crate::error::{Result, StoreError};
 use crate::folder::Folder;
 use crate::packs::PackReader;
+use crate::reach::Reached;
 use crate::records::ContentKey;
-use crate::upload::{OpenUploads, sweep_uploads};
+use crate::upload::OpenUploads;
 use deltaic_format::ElementClass;
 use deltaic_format::ids::{CommitId, FileId, TensorId};
+use deltaic_format::name::RepoName;
 use deltaic_format::object::{CanonicalObject, Commit, Schema, Snapshot, Tree};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,11 +28,29 @@ pub struct Store {
     contents: Contents,
     /// Number of the next patch set.
     next_set: AtomicU64,
-    /// Held by whoever changes refs or writes a commit.
+    /// Held by whoever writes a commit, from its first byte to its last.
     writer: Mutex<()>,
+    /// Held by whoever changes refs, for as long as looking at them and changing them takes; after `writer`.
+    refs: Mutex<()>,
+    reached: Reached,
     uploads: OpenUploads,
     /// Last, so that the lock is given up after the database is closed.
     folder: Folder,
+}
+
+/// The right to change refs: nobody else does meanwhile.
+pub(crate) struct ChangingRefs<'a> {
+    store: &'a Store,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl ChangingRefs<'_> {
+    /// Write the change, durably.
+    pub(crate) fn publish(self, batch: Batch) -> Result<()> {
+        self.store.database().publish(batch)?;
+        self.store.reached.refs_changed();
+        Ok(())
+    }
 }
 
 /// Remove packs that no row names: an interrupted commit left them, and nothing will ever read them.
@@ -105,15 +125,18 @@ impl Store {
                 .ok_or_else(|| StoreError::corrupt("a patch set", "its key is none"))?,
         };
         sweep_packs(&folder, &database)?;
-        sweep_uploads(&folder)?;
         let packs = PackReader::new(&folder);
-        Ok(Self {
+        let store = Self {
             contents: Contents::new(database, packs),
             next_set: AtomicU64::new(next_set),
             writer: Mutex::new(()),
+            refs: Mutex::new(()),
+            reached: Reached::default(),
             uploads: OpenUploads::default(),
             folder,
-        })
+        };
+        store.sweep_uploads()?;
+        Ok(store)
     }
 
     /// Where the store lies.
@@ -145,8 +168,19 @@ impl Store {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn change_refs(&self) -> ChangingRefs<'_> {
+        ChangingRefs {
+            store: self,
+            _alone: self.refs.lock().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    pub(crate) fn reached(&self) -> &Reached {
+        &self.reached
+    }
+
     /// Read an object and check that it hashes to its id.
-    fn read_object<T: CanonicalObject>(&self, table: Table, id: &[u8; 32]) -> Result<T>
+    pub(crate) fn read_object<T: CanonicalObject>(&self, table: Table, id: &[u8; 32]) -> Result<T>
     where
         T::Id: AsRef<[u8; 32]>,
     {
@@ -172,7 +206,17 @@ impl Store {
         self.read_object(Table::Commits, id.as_bytes())
     }
 
-    /// A commit with its tree and schema.
+    /// A commit with its tree and schema, for someone who may see what a repository has.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if the repository does not have it.
+    pub fn snapshot_of(&self, repo: &RepoName, id: CommitId) -> Result<Snapshot> {
+        self.must_reach(repo, id)?;
+        self.snapshot(id)
+    }
+
+    /// A commit with its tree and schema, whichever repository has it.
     ///
     /// # Errors
     ///

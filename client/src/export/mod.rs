@@ -173,6 +173,7 @@ impl Export<'_> {
         let mut put = |at, bytes: &[u8]| self.staging.write_at(number, begin + at, bytes);
         receive_file(
             self.source,
+            self.want.id,
             stored,
             file.path.as_str(),
             self.progress,

@@ -352,7 +352,9 @@ impl Run<'_> {
     /// Whether a tensor that changed is sent.
     fn is_sent(&self, wish: u64, task: &Task, id: TensorId, kind: AnswerKind) -> bool {
         let again = kind == AnswerKind::Content && self.sent.contains(&(task.spec.class, id));
-        wish >= self.from.wish && (self.only.is_some() || !again)
+        // What was begun goes on, whatever was sent before it.
+        let begun = wish == self.from.wish && self.from.kind.is_some();
+        begun || wish >= self.from.wish && (self.only.is_some() || !again)
     }
 
     /// A tensor of several pieces: read once for its id, which its patch's id covers, and if it changed, once more.
@@ -472,5 +474,107 @@ impl Run<'_> {
 
     fn flush(&mut self, send: &mut dyn FnMut(Chunk) -> Result<()>) -> Result<()> {
         self.packer.take().into_iter().try_for_each(send)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use deltaic_format::fetch::{Delivery, SPAN_ELEMENTS};
+    use deltaic_format::progress::Silent;
+    use std::path::Path;
+
+    /// A safetensors file of U8 tensors.
+    fn write(folder: &Path, tensors: &[(&str, &[u8])]) -> Arc<Checkpoint> {
+        let mut header = Vec::new();
+        let mut end = 0;
+        for (name, content) in tensors {
+            let (begin, len) = (end, content.len());
+            end += len;
+            header.push(format!(
+                r#""{name}":{{"dtype":"U8","shape":[{len}],"data_offsets":[{begin},{end}]}}"#
+            ));
+        }
+        let header = format!("{{{}}}", header.join(","));
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        tensors
+            .iter()
+            .for_each(|(_, content)| file.extend(*content));
+        std::fs::write(folder.join("model.safetensors"), file).unwrap();
+        Arc::new(Checkpoint::open(folder).unwrap())
+    }
+
+    fn chunks(difference: &Difference, from: Position) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        difference
+            .send(Scope::After(from), &Silent, &mut |chunk| {
+                chunks.push(chunk);
+                Ok(())
+            })
+            .unwrap();
+        chunks
+    }
+
+    fn noise(len: usize, seed: u32) -> Vec<u8> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn equal_contents_are_sent_once_and_what_was_begun_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let twin = noise(9 * SPAN_ELEMENTS as usize + 5, 1);
+        let other = noise(100, 2);
+        let tensors = [("a", &twin[..]), ("b", &twin), ("c", &other)];
+        let checkpoint = write(folder.path(), &tensors);
+        let all = chunks(
+            &Difference::new(None, checkpoint.clone()),
+            Position::default(),
+        );
+        let tensor = |chunk: &Chunk| match &chunk.delivery {
+            Delivery::Content { span, .. } => span.tensor,
+            Delivery::Patches { .. } => panic!("nothing is held"),
+        };
+        assert!(all.iter().all(|chunk| tensor(chunk) != 1), "the twin");
+        // Another process sent a part of the twin.
+        let begun = Position {
+            wish: 1,
+            element: 4 * SPAN_ELEMENTS,
+            kind: Some(AnswerKind::Content),
+        };
+        let rest = chunks(&Difference::new(None, checkpoint), begun);
+        let Delivery::Content { span, .. } = &rest[0].delivery else {
+            panic!("nothing is held");
+        };
+        assert_eq!((span.tensor, span.first), (1, begun.element));
+        let twins = rest.iter().filter(|chunk| tensor(chunk) == 1);
+        let last = twins.last().unwrap();
+        assert_eq!((last.next.wish, last.next.element), (2, 0));
+    }
+
+    #[test]
+    fn whoever_goes_on_at_any_position_sends_what_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let large = noise(PIECE_ELEMENTS as usize + 3 * SPAN_ELEMENTS as usize, 3);
+        let small = noise(700, 4);
+        let checkpoint = write(folder.path(), &[("large", &large), ("small", &small)]);
+        let first = Difference::new(None, checkpoint.clone());
+        let all = chunks(&first, Position::default());
+        let entries = first.entries().unwrap();
+        assert_eq!(entries[0].id, TensorId::of(&large));
+        assert_eq!(entries[1].id, TensorId::of(&small));
+        for (number, chunk) in all.iter().enumerate() {
+            for again in [&first, &Difference::new(None, checkpoint.clone())] {
+                assert_eq!(chunks(again, chunk.next), all[number + 1..]);
+                assert_eq!(again.entries().as_ref(), Some(&entries));
+            }
+        }
     }
 }

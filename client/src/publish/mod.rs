@@ -21,14 +21,16 @@ pub(crate) use position::{Stage, object_items};
 use crate::asynchronous::{blocking, stoppable};
 use crate::checkpoint::Checkpoint;
 use crate::error::{ClientError, Result};
-use crate::repository::{Repository, Watcher};
+use crate::repository::{Repository, UploadSource, Watcher};
 use deltaic_format::answers::{CommitOutcome, CommitRequest};
 use deltaic_format::ids::CommitId;
 use deltaic_format::object::{Commit, Snapshot};
 use deltaic_format::refusal::Refusal;
-use deltaic_format::upload::{UploadId, UploadTarget};
+use deltaic_format::upload::{UploadId, UploadItem, UploadPosition, UploadTarget};
 use difference::Difference;
 use files::CheckpointFiles;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
 use pending::Pending;
 use shadow::{LocalSource, Shadow};
 use source::CheckpointSource;
@@ -87,30 +89,30 @@ struct Publication {
 }
 
 impl Publication {
+    /// Send the version; with `repair`, all that the shadow holds is checked first.
     async fn run(&self, repair: bool) -> Result<CommitOutcome> {
         let parent = self.parent().await?;
-        let shadow = match &parent {
-            Some(parent) => Some(
-                Shadow::at(
-                    self.shadow.clone(),
-                    (Arc::clone(&self.repository), self.request.repo.clone()),
-                    parent.clone(),
-                    &self.checkpoint,
-                    repair,
-                    Arc::clone(&self.progress),
-                )
-                .await?,
-            ),
-            None => None,
+        let shadow = Shadow::open(self.shadow.clone(), Arc::clone(&self.progress)).await?;
+        let (shadow, held) = match &parent {
+            None => (shadow, None),
+            Some(parent) => {
+                let at = (Arc::clone(&self.repository), self.request.repo.clone());
+                let progress = Arc::clone(&self.progress);
+                let shadow = shadow
+                    .bring_to(at, parent.clone(), &self.checkpoint, repair, progress)
+                    .await?;
+                let held = shadow.held()?;
+                (shadow, held)
+            }
         };
-        let held = shadow.as_ref().map(Shadow::held).transpose()?.flatten();
         let difference = Arc::new(Difference::new(held, Arc::clone(&self.checkpoint)));
         let files = self.files(parent.clone()).await?;
-        let id = self.upload_id(parent.as_ref().map(|parent| parent.id), repair);
+        let parent = parent.map(|parent| parent.id);
+        let id = self.upload_id(parent, repair);
         let source = Arc::new(CheckpointSource::new(
             Arc::clone(&difference),
             Arc::clone(&files),
-            &self.request,
+            self.request_of(id)?,
             self.pending.clone().of(id),
             Arc::clone(&self.progress),
         ));
@@ -118,24 +120,33 @@ impl Publication {
             repo: self.request.repo.clone(),
             branch: self.request.branch.clone(),
             id,
-            parent: parent.map(|parent| parent.id),
+            parent,
             commit: None,
         };
         let total = self.checkpoint.total_bytes();
         self.progress.phase("committing", Some(total));
-        let sent: Arc<dyn crate::UploadSource> = Arc::clone(&source) as _;
+        let sent: Arc<dyn UploadSource> = Arc::clone(&source) as _;
         let outcome = (self.repository)
             .upload(&target, sent, Arc::clone(&self.progress))
             .await?;
-        self.pending.forget();
-        if let Err(error) = self
-            .advance(shadow, (difference, files), &source, outcome.id)
-            .await
-        {
+        let advanced = self.advance(shadow, (difference, files), &source, outcome.id);
+        if let Err(error) = advanced.await {
             // The version is made; the next commit brings the shadow to it.
             tracing::warn!(%error, "the shadow could not be brought to the new version");
         }
+        // Only now: until it returns, this may die, and whoever tries again finds the version.
+        self.pending.forget();
         Ok(outcome)
+    }
+
+    /// What is asked for, with the time that an earlier attempt at the same upload gave it: the commit is the same one.
+    fn request_of(&self, upload: UploadId) -> Result<CommitRequest> {
+        let noted = self.pending.read()?;
+        let earlier = noted.filter(|(noted, _)| *noted == upload);
+        Ok(CommitRequest {
+            time_ms: earlier.map_or(self.request.time_ms, |(_, commit)| commit.time_ms),
+            ..self.request.clone()
+        })
     }
 
     /// The version that the branch stands at, which must be the expected one.
@@ -208,10 +219,28 @@ impl Publication {
             return Ok(None);
         }
         let found = self.find_published(&commit).await?;
-        if found.is_some() {
+        if let Some(outcome) = &found {
+            self.let_go(upload, parent, outcome.id).await;
             self.pending.forget();
         }
         Ok(found)
+    }
+
+    /// Let the server give up what it still holds of an upload whose version it has made: it may have ended in between.
+    async fn let_go(&self, id: UploadId, parent: Option<CommitId>, made: CommitId) {
+        let target = UploadTarget {
+            repo: self.request.repo.clone(),
+            branch: self.request.branch.clone(),
+            id,
+            parent,
+            commit: Some(made),
+        };
+        let nothing = Arc::new(Nothing);
+        let watcher = Arc::clone(&self.progress);
+        if let Err(error) = self.repository.upload(&target, nothing, watcher).await {
+            // It is swept later.
+            tracing::debug!(%error, "what is left of an upload stays for now");
+        }
     }
 
     async fn find_published(&self, commit: &Commit) -> Result<Option<CommitOutcome>> {
@@ -252,13 +281,12 @@ impl Publication {
     /// Bring the shadow to the version that was made.
     async fn advance(
         &self,
-        shadow: Option<Shadow>,
+        shadow: Shadow,
         (difference, files): (Arc<Difference>, Arc<CheckpointFiles>),
         source: &CheckpointSource,
         made: CommitId,
     ) -> Result<()> {
         let repo = self.request.repo.clone();
-        // Another process began the upload, and its words are those of the commit: it is fetched then.
         let version = match source.version().filter(|version| version.id == made) {
             Some(version) => version,
             None => self.repository.snapshot(&repo, made).await?,
@@ -269,10 +297,20 @@ impl Publication {
             files,
             progress: Arc::clone(&progress),
         };
-        match shadow {
-            Some(shadow) => shadow.advance(repo, version, local, progress).await,
-            None => Shadow::create(self.shadow.clone(), repo, version, local, progress).await,
-        }
+        shadow.advance(repo, version, local, progress).await
+    }
+}
+
+/// Sends nothing: for an upload whose version is made.
+#[derive(Debug)]
+struct Nothing;
+
+impl UploadSource for Nothing {
+    fn items(
+        &self,
+        _after: Option<UploadPosition>,
+    ) -> BoxStream<'static, Result<(UploadPosition, UploadItem)>> {
+        stream::empty().boxed()
     }
 }
 

@@ -18,24 +18,36 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A shadow that holds the version which a commit starts from.
+/// A shadow, locked against other processes as long as this lives.
 pub(super) struct Shadow {
     folder: ReplicaFolder,
 }
 
 impl Shadow {
-    /// Open the shadow at `place`, or make it, and bring it to `version`; what of it is in `checkpoint` is not fetched.
-    /// With `repair`, all of it is read, and what is not right is fetched anew.
-    pub(super) async fn at(
-        place: PathBuf,
+    /// Open the shadow at `place`, or make it.
+    pub(super) async fn open(place: PathBuf, progress: Watcher) -> Result<Self> {
+        let folder = blocking(move || {
+            if let Some(parent) = place.parent() {
+                std::fs::create_dir_all(parent).map_err(|error| ClientError::io(parent, error))?;
+            }
+            ReplicaFolder::open_or_create(&place, &*progress)
+        });
+        Ok(Self {
+            folder: folder.await?,
+        })
+    }
+
+    /// Bring it to `version`; what of that is in `checkpoint` is not fetched where nothing is held. With `repair`, all of
+    /// it is read, and what is not right is fetched anew.
+    pub(super) async fn bring_to(
+        self,
         (repository, repo): (Arc<dyn Repository>, RepoName),
         version: Snapshot,
         checkpoint: &Checkpoint,
         repair: bool,
         progress: Watcher,
     ) -> Result<Self> {
-        let folder = open(place, Arc::clone(&progress)).await?;
-        let seeds = match folder.held() {
+        let seeds = match self.folder.held() {
             Some(_) => Vec::new(),
             None => vec![checkpoint.path().to_owned()],
         };
@@ -44,7 +56,8 @@ impl Shadow {
             seeds,
             ..options(&repo, &version)
         };
-        let (folder, _) = pull(folder, repository, repo, version, options, progress).await?;
+        let pulled = pull(self.folder, repository, repo, version, options, progress);
+        let (folder, _) = pulled.await?;
         Ok(Self { folder })
     }
 
@@ -66,7 +79,7 @@ impl Shadow {
         }))
     }
 
-    /// Bring the shadow to the version that was made of `difference`, by what is on this machine alone.
+    /// Bring it to the version that was made of a checkpoint, by what is on this machine alone.
     pub(super) async fn advance(
         self,
         repo: RepoName,
@@ -76,25 +89,12 @@ impl Shadow {
     ) -> Result<()> {
         let Self { mut folder } = self;
         blocking(move || {
-            let options = options(&repo, &version);
-            folder.pull(&local, &version, &options, &*progress)?;
-            Ok(())
-        })
-        .await
-    }
-
-    /// Make the first shadow, at `place`, of the version that was made of `difference`.
-    pub(super) async fn create(
-        place: PathBuf,
-        repo: RepoName,
-        version: Snapshot,
-        local: LocalSource,
-        progress: Watcher,
-    ) -> Result<()> {
-        let mut folder = open(place, Arc::clone(&progress)).await?;
-        blocking(move || {
+            let seeds = match folder.held() {
+                Some(_) => Vec::new(),
+                None => vec![local.difference.checkpoint().path().to_owned()],
+            };
             let options = PullOptions {
-                seeds: vec![local.difference.checkpoint().path().to_owned()],
+                seeds,
                 ..options(&repo, &version)
             };
             folder.pull(&local, &version, &options, &*progress)?;
@@ -102,16 +102,6 @@ impl Shadow {
         })
         .await
     }
-}
-
-async fn open(place: PathBuf, progress: Watcher) -> Result<ReplicaFolder> {
-    blocking(move || {
-        if let Some(parent) = place.parent() {
-            std::fs::create_dir_all(parent).map_err(|error| ClientError::io(parent, error))?;
-        }
-        ReplicaFolder::open_or_create(&place, &*progress)
-    })
-    .await
 }
 
 fn options(repo: &RepoName, version: &Snapshot) -> PullOptions {
@@ -148,6 +138,7 @@ impl Source for LocalSource {
 
     fn file(
         &self,
+        _version: CommitId,
         id: FileId,
         _size: u64,
         receive: &mut dyn FnMut(&[u8]) -> Result<()>,

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use deltaic_format::Version;
 use deltaic_format::answers::CommitRequest;
 use deltaic_format::fetch::Position;
+use deltaic_format::ids::CommitId;
 use deltaic_format::object::{CanonicalObject, Commit, Snapshot, Tree};
 use deltaic_format::progress::Progress;
 use deltaic_format::refusal::Refusal;
@@ -31,7 +32,7 @@ pub(super) struct CheckpointSource {
     files: Arc<CheckpointFiles>,
     pending: PendingUpload,
     progress: Watcher,
-    message: Arc<CommitRequest>,
+    request: Arc<CommitRequest>,
     version: Arc<OnceLock<Snapshot>>,
 }
 
@@ -50,7 +51,7 @@ impl CheckpointSource {
     pub(super) fn new(
         difference: Arc<Difference>,
         files: Arc<CheckpointFiles>,
-        request: &CommitRequest,
+        request: CommitRequest,
         pending: PendingUpload,
         progress: Watcher,
     ) -> Self {
@@ -59,7 +60,7 @@ impl CheckpointSource {
             files,
             pending,
             progress,
-            message: Arc::new(request.clone()),
+            request: Arc::new(request),
             version: Arc::default(),
         }
     }
@@ -153,7 +154,7 @@ impl CheckpointSource {
             files: self.files.files.clone(),
         };
         let parent = self.difference.held().map(|held| &held.snapshot);
-        let request = &self.message;
+        let request = &self.request;
         let commit = Commit {
             tree: tree.id(),
             parents: parent.iter().map(|parent| parent.id).collect(),
@@ -169,6 +170,10 @@ impl CheckpointSource {
 }
 
 impl UploadSource for CheckpointSource {
+    fn commit(&self) -> Option<CommitId> {
+        self.version.get().map(|version| version.id)
+    }
+
     fn items(
         &self,
         after: Option<UploadPosition>,

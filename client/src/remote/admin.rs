@@ -64,8 +64,15 @@ impl Remote {
                     let repo = repo.map(RepoName::to_string).unwrap_or_default();
                     let mut admin = connection.admin();
                     let request = proto::GetStoreStatsRequest { repo };
-                    let answer = connection.answer(admin.get_store_stats(request)).await?;
-                    Ok::<_, Failure>(answer.into())
+                    let call = admin.get_store_stats(request);
+                    let mut incoming = connection.open_stream(call).await?;
+                    loop {
+                        let message = incoming.next().await?.ok_or_else(|| incoming.cut())?;
+                        if let Some(stats) = message.stats {
+                            incoming.close().await;
+                            return Ok::<_, Failure>(stats.into());
+                        }
+                    }
                 })
             })
             .await

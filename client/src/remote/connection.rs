@@ -3,6 +3,7 @@
 use super::endpoints::Address;
 use super::line::{Dial, Line};
 use super::options::RemoteOptions;
+use super::relay::Headway;
 use super::rpc::admin_client::AdminClient;
 use super::rpc::session_client::SessionClient;
 use super::rpc::transfer_client::TransferClient;
@@ -52,6 +53,10 @@ pub(super) struct Connection {
     server: usize,
     channel: Channel,
     stall: Duration,
+    /// Longest time without progress.
+    patience: Duration,
+    /// Largest message that the server takes.
+    max_message: usize,
     ended: Arc<AtomicBool>,
     retired: AtomicBool,
     _hang_up: DropGuard,
@@ -99,27 +104,30 @@ impl Connection {
             .connect_with_connector(connector)
             .await
             .map_err(|error| failed(&error))?;
-        let connection = Self {
+        let mut connection = Self {
             endpoint: endpoint.clone(),
             server,
             channel,
             stall: options.stall_timeout,
+            patience: options.progress_timeout,
+            max_message: wire::MAX_MESSAGE_BYTES,
             ended,
             retired: AtomicBool::new(false),
             _hang_up: hung_up.drop_guard(),
         };
-        connection
-            .agree(options)
-            .await
-            .map_err(|failure| match failure.error {
-                ClientError::Unreachable { what, .. } => Failure::unsent(&endpoint, what),
-                _ => failure,
-            })?;
+        connection.max_message =
+            connection
+                .agree(options)
+                .await
+                .map_err(|failure| match failure.error {
+                    ClientError::Unreachable { what, .. } => Failure::unsent(&endpoint, what),
+                    _ => failure,
+                })?;
         Ok(connection)
     }
 
-    /// Agree on a protocol.
-    async fn agree(&self, options: &RemoteOptions) -> Result<(), Failure> {
+    /// Agree on a protocol, and learn how long a message the server takes.
+    async fn agree(&self, options: &RemoteOptions) -> Result<usize, Failure> {
         let request = proto::HandshakeRequest {
             oldest_protocol: wire::OLDEST_PROTOCOL,
             newest_protocol: wire::PROTOCOL,
@@ -140,7 +148,7 @@ impl Connection {
             ?heartbeat,
             "connected"
         );
-        Ok(())
+        Ok(longest(answer.max_message_bytes))
     }
 
     pub(super) fn endpoint(&self) -> &str {
@@ -156,6 +164,11 @@ impl Connection {
         self.stall
     }
 
+    /// Largest message that the server takes, in bytes.
+    pub(super) fn max_message(&self) -> usize {
+        self.max_message
+    }
+
     /// Whether new calls may use it.
     pub(super) fn usable(&self) -> bool {
         !self.ended.load(Ordering::Acquire) && !self.retired.load(Ordering::Acquire)
@@ -169,19 +182,19 @@ impl Connection {
     pub(super) fn versions(&self) -> VersionsClient<Channel> {
         VersionsClient::new(self.channel.clone())
             .max_decoding_message_size(wire::MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(wire::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(self.max_message)
     }
 
     pub(super) fn transfer(&self) -> TransferClient<Channel> {
         TransferClient::new(self.channel.clone())
             .max_decoding_message_size(wire::MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(wire::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(self.max_message)
     }
 
     pub(super) fn admin(&self) -> AdminClient<Channel> {
         AdminClient::new(self.channel.clone())
             .max_decoding_message_size(wire::MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(wire::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(self.max_message)
     }
 
     /// The answer to a call, or that none came for too long.
@@ -228,6 +241,14 @@ fn settings(address: &Address, options: &RemoteOptions) -> Endpoint {
         // Whoever waits for a message notices first, and knows for what.
         .keep_alive_timeout(PING_TIMEOUT.max(options.stall_timeout))
         .keep_alive_while_idle(false)
+}
+
+/// Largest message that is sent to a server which says that it takes this many bytes.
+fn longest(says: u64) -> usize {
+    match usize::try_from(says) {
+        Ok(0) | Err(_) => wire::MAX_MESSAGE_BYTES,
+        Ok(says) => says.min(wire::MAX_MESSAGE_BYTES),
+    }
 }
 
 /// Whether the protocol that a server chose is one of this build's.
@@ -293,6 +314,15 @@ impl<T> Incoming<T> {
         self.connection.fault(fault)
     }
 
+    /// Fail if nothing but signs of life has come for too long.
+    pub(super) fn check_progress(&self, headway: &Headway) -> Result<(), Failure> {
+        let patience = self.connection.patience;
+        match headway.still() > patience {
+            true => Err(Failure::stalled(&self.connection.endpoint, patience)),
+            false => Ok(()),
+        }
+    }
+
     /// The stream ended where more must come.
     pub(super) fn cut(&self) -> Failure {
         Failure::lost(&self.connection.endpoint, "the answer was cut off")
@@ -312,6 +342,13 @@ impl<T> Incoming<T> {
 mod tests {
     use super::*;
     use crate::remote::status::Kind;
+
+    #[test]
+    fn no_server_is_sent_more_than_it_takes() {
+        assert_eq!(longest(0), wire::MAX_MESSAGE_BYTES);
+        assert_eq!(longest(u64::MAX), wire::MAX_MESSAGE_BYTES);
+        assert_eq!(longest(1 << 20), 1 << 20);
+    }
 
     #[test]
     fn protocols_of_another_age_are_refused() {

@@ -107,6 +107,11 @@ impl Connections {
         &self.options
     }
 
+    /// Whether there is more than one server.
+    pub(super) fn several(&self) -> bool {
+        self.addresses.len() > 1
+    }
+
     pub(super) fn tries(&self) -> Tries {
         Tries::new(self.options.schedule())
     }
@@ -166,7 +171,7 @@ impl Connections {
         match failure.kind {
             Kind::Final | Kind::Busy { .. } => return,
             Kind::Unsent | Kind::Lost | Kind::Damaged => {}
-            Kind::Stalled | Kind::Leaving => {
+            Kind::Stalled | Kind::Leaving | Kind::Lagging => {
                 lock(&self.rotation).failed(connection.server(), Instant::now());
             }
         }

@@ -7,7 +7,7 @@ use super::stream::{Next, Reader, Resumed};
 use crate::error::Result;
 use bytes::Bytes;
 use deltaic_format::fetch::{Chunk, Delivery, FetchRequest, Position, RequestDigest, Span};
-use deltaic_format::ids::FileId;
+use deltaic_format::ids::{CommitId, FileId};
 use deltaic_format::name::RepoName;
 use deltaic_format::wire::{self, ResumeToken, proto};
 use futures::future::BoxFuture;
@@ -29,12 +29,14 @@ impl Remote {
     pub(super) async fn file_parts(
         &self,
         repo: &RepoName,
+        version: CommitId,
         id: FileId,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
         let reading = ReadingFile(proto::GetFileRequest {
             repo: repo.to_string(),
             file: wire::id_bytes(&id),
             offset: 0,
+            commit: wire::id_bytes(&version),
         });
         Resumed::start(self.connections.clone(), reading).await
     }
@@ -208,6 +210,10 @@ impl Reader for ReadingFile {
     }
 
     fn take(&mut self, part: Self::Message, items: &mut VecDeque<Bytes>) -> Result<Next, Fault> {
+        if part.data.is_empty() && !part.complete {
+            let what = "it sends an empty part of a file".to_owned();
+            return Err(Fault::Protocol(what));
+        }
         if !part.data.is_empty() {
             let length = part.data.len() as u64;
             self.0.offset = (self.0.offset.checked_add(length))
@@ -225,7 +231,6 @@ impl Reader for ReadingFile {
 mod tests {
     use super::*;
     use deltaic_format::fetch::{HeldContents, WishRun};
-    use deltaic_format::ids::CommitId;
     use std::collections::BTreeMap;
 
     fn request() -> FetchRequest {
@@ -344,6 +349,21 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_file_move_the_place_to_go_on_at_and_are_not_empty() {
+        let mut reading = ReadingFile(proto::GetFileRequest::default());
+        let mut items = VecDeque::new();
+        let mut take = |data: &'static [u8], complete| {
+            let data = Bytes::from_static(data);
+            let part = proto::GetFileResponse { data, complete };
+            reading.take(part, &mut items)
+        };
+        assert_eq!(take(b"abc", false), Ok(Next::More));
+        assert!(matches!(take(b"", false), Err(Fault::Protocol(_))));
+        assert_eq!(take(b"", true), Ok(Next::Nothing));
+        assert_eq!((reading.0.offset, items.len()), (3, 1));
+    }
+
+    #[test]
     fn a_damaged_chunk_moves_nothing() {
         let (mut fetching, mut items) = (fetching(), VecDeque::new());
         let good = || chunk(0, 0, token(place(0, 8)));
@@ -353,6 +373,17 @@ mod tests {
         }
         let fault = fetching.take(bad, &mut items).expect_err("damaged");
         assert!(matches!(fault, Fault::Damaged(_)));
+        for change in [
+            |c: &mut proto::Chunk| c.spans[0].tensor = 1,
+            |c: &mut proto::Chunk| c.resume = Bytes::from_static(b"elsewhere"),
+        ] {
+            let mut bad = good();
+            if let Some(proto::fetch_response::What::Chunk(chunk)) = &mut bad.what {
+                change(chunk);
+            }
+            let fault = fetching.take(bad, &mut items).expect_err("damaged");
+            assert!(matches!(fault, Fault::Damaged(_)), "{fault:?}");
+        }
         assert!(items.is_empty() && fetching.request.resume.is_empty());
         assert_eq!(fetching.take(good(), &mut items), Ok(Next::More));
     }

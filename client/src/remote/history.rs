@@ -115,6 +115,10 @@ impl Reader for ReadingHistory {
     }
 
     fn take(&mut self, message: Self::Message, items: &mut VecDeque<Entry>) -> Result<Next, Fault> {
+        if message.commits.is_empty() {
+            let what = "it sends a part of a history without commits".to_owned();
+            return Err(Fault::Protocol(what));
+        }
         for bytes in &message.commits {
             let (entry, next) = self.take_commit(bytes)?;
             items.push_back(entry);
@@ -260,6 +264,8 @@ mod tests {
         ));
         // What came whole stays, and the rest is asked for from there.
         assert_eq!((items.len(), reading.next), (1, chain[1].0));
+        let nothing = reading.take(log(&[]), &mut items);
+        assert!(matches!(nothing, Err(Fault::Protocol(_))));
     }
 
     fn watching(after: CommitId) -> Watching {
@@ -273,7 +279,6 @@ mod tests {
     fn seen(bytes: &Bytes) -> proto::WatchResponse {
         let version = proto::WatchedVersion {
             commit: bytes.clone(),
-            caught_up: false,
         };
         let version = Some(version);
         proto::WatchResponse { version }

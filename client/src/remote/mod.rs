@@ -59,7 +59,8 @@ use std::sync::Arc;
     rustdoc::broken_intra_doc_links,
     reason = "made from the proto files, which say what the calls mean"
 )]
-mod rpc {
+#[doc(hidden)]
+pub mod rpc {
     tonic::include_proto!("deltaic.v1");
 }
 
@@ -122,8 +123,13 @@ impl Repository for Remote {
         self.make_branch(repo, name, commit, time_ms).await
     }
 
-    async fn delete_branch(&self, repo: &RepoName, name: &BranchName) -> Result<RefRecord> {
-        self.remove_branch(repo, name).await
+    async fn delete_branch(
+        &self,
+        repo: &RepoName,
+        name: &BranchName,
+        expected: Option<CommitId>,
+    ) -> Result<RefRecord> {
+        self.remove_branch(repo, name, expected).await
     }
 
     async fn unreached_without(&self, repo: &RepoName, name: &BranchName) -> Result<Vec<Version>> {
@@ -201,8 +207,13 @@ impl Repository for Remote {
         self.fetch_chunks(&request, from).await
     }
 
-    async fn file(&self, repo: &RepoName, id: FileId) -> Result<BoxStream<'static, Result<Bytes>>> {
-        self.file_parts(repo, id).await
+    async fn file(
+        &self,
+        repo: &RepoName,
+        version: CommitId,
+        id: FileId,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+        self.file_parts(repo, version, id).await
     }
 
     async fn upload(

@@ -2,6 +2,8 @@
 
 use crate::repository::Watcher;
 use deltaic_format::wire::proto;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Phases that servers of today name.
 const PHASES: [&str; 20] = [
@@ -83,6 +85,43 @@ impl Relay {
     }
 }
 
+/// When a server last got on: signs of life alone are not enough.
+#[derive(Debug)]
+pub(super) struct Headway {
+    since: Instant,
+    /// The phase that it is in, and how far.
+    at: Option<(String, u64)>,
+}
+
+impl Headway {
+    pub(super) fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            at: None,
+        }
+    }
+
+    /// It got on.
+    pub(super) fn made(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// It says where it stands.
+    pub(super) fn tell(&mut self, progress: &proto::Progress) {
+        let is_same = (self.at.as_ref())
+            .is_some_and(|(phase, done)| *phase == progress.phase && *done == progress.done);
+        if !is_same {
+            self.at = Some((progress.phase.clone(), progress.done));
+            self.made();
+        }
+    }
+
+    /// How long it has not got on.
+    pub(super) fn still(&self) -> Duration {
+        self.since.elapsed()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +177,24 @@ mod tests {
             "+7",
         ];
         assert_eq!(*notes.0.lock().expect("not poisoned"), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_changes_is_headway() {
+        let second = Duration::from_secs(1);
+        let mut headway = Headway::new();
+        let mut at = async |phase: &str, done| {
+            tokio::time::advance(second).await;
+            let phase = phase.to_owned();
+            let total = None;
+            headway.tell(&proto::Progress { phase, done, total });
+            headway.still()
+        };
+        assert_eq!(at("proving", 0).await, Duration::ZERO);
+        assert_eq!(at("proving", 0).await, second);
+        assert_eq!(at("proving", 0).await, 2 * second);
+        assert_eq!(at("proving", 1).await, Duration::ZERO);
+        assert_eq!(at("storing", 1).await, Duration::ZERO);
+        assert_eq!(at("storing", 1).await, second);
     }
 }

@@ -9,6 +9,9 @@ use tokio::time::Instant;
 /// How often damaged answers to the same question are put down to the way that they took.
 const DAMAGED: u32 = 2;
 
+/// How often servers are found that lack what another one had.
+const LAGGING: u32 = 8;
+
 /// When to try again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
@@ -44,6 +47,7 @@ pub(super) struct Tries {
     /// When the first failure since the last progress was.
     since: Option<Instant>,
     damaged: u32,
+    lagging: u32,
 }
 
 impl Tries {
@@ -53,6 +57,7 @@ impl Tries {
             pauses: schedule.pauses(),
             since: None,
             damaged: 0,
+            lagging: 0,
         }
     }
 
@@ -69,11 +74,15 @@ impl Tries {
     ///
     /// The failure's, if it is not worth it or was tried often enough.
     pub(super) async fn after(&mut self, failure: Failure) -> Result<()> {
+        let first = self.since.is_none();
         match self.pause(&failure) {
             None => Err(failure.error),
             Some(pause) => {
                 let (error, wait) = (&failure.error, pause.as_millis());
-                tracing::debug!(%error, wait, "trying again");
+                match first {
+                    true => tracing::warn!(%error, "trying again"),
+                    false => tracing::debug!(%error, wait, "trying again"),
+                }
                 tokio::time::sleep(pause).await;
                 Ok(())
             }
@@ -88,6 +97,12 @@ impl Tries {
         if failure.kind == Kind::Damaged {
             self.damaged += 1;
             if self.damaged > DAMAGED {
+                return None;
+            }
+        }
+        if failure.kind == Kind::Lagging {
+            self.lagging += 1;
+            if self.lagging > LAGGING {
                 return None;
             }
         }
@@ -217,6 +232,11 @@ mod tests {
         for _ in 0..1000 {
             tries.after(failure(Kind::Lost)).await.expect("tried again");
         }
+        // But not where no server has what it follows.
+        for _ in 0..LAGGING {
+            assert!(tries.pause(&failure(Kind::Lagging)).is_some());
+        }
+        assert_eq!(tries.pause(&failure(Kind::Lagging)), None);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub(super) enum Kind {
     Stalled,
     /// What came is not what was sent, or not what may be sent.
     Damaged,
+    /// The server lacks what another one had, of several that serve the same.
+    Lagging,
 }
 
 /// What may be wrong with a message.
@@ -100,6 +102,7 @@ impl Failure {
                 ..
             } => Kind::Busy { after },
             Refusal::Unavailable { .. } => Kind::Leaving,
+            Refusal::Damaged { .. } => Kind::Damaged,
             _ => Kind::Final,
         };
         Self {
@@ -151,7 +154,7 @@ impl Failure {
                 Self::fault(endpoint, Fault::Protocol(what))
             }
             Code::OutOfRange => Self::refused(Refusal::Exhausted {
-                what: message,
+                what: format!("a request to {endpoint} is longer than there may be: {message}"),
                 retry_after: None,
             }),
             Code::Unimplemented => Self::refused(Refusal::Incompatible {
@@ -263,6 +266,7 @@ mod tests {
             (busy(Some(after)), Kind::Busy { after }),
             (Refusal::Unavailable { what: what() }, Kind::Leaving),
             (Refusal::Conflict { what: what() }, Kind::Final),
+            (Refusal::Damaged { what: what() }, Kind::Damaged),
             (Refusal::Interrupted, Kind::Final),
         ] {
             let failure = Failure::status("http://e", &refusing(&refusal, wire::DOMAIN));

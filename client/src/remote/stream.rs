@@ -3,8 +3,9 @@
 use super::connection::{Connection, Incoming};
 use super::connections::Connections;
 use super::retry::Tries;
-use super::status::{Failure, Fault};
-use crate::error::Result;
+use super::status::{Failure, Fault, Kind};
+use crate::error::{ClientError, Result};
+use deltaic_format::refusal::Refusal;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
@@ -48,6 +49,8 @@ pub(super) struct Resumed<R: Reader> {
     tries: Tries,
     incoming: Option<(Incoming<R::Message>, Instant)>,
     items: VecDeque<R::Item>,
+    /// Whether something came, so that what is asked for exists.
+    came: bool,
     complete: bool,
 }
 
@@ -63,6 +66,7 @@ impl<R: Reader> Resumed<R> {
             reader,
             incoming: None,
             items: VecDeque::new(),
+            came: false,
             complete: false,
         };
         while let Err(failure) = this.open().await {
@@ -77,13 +81,30 @@ impl<R: Reader> Resumed<R> {
     }
 
     async fn open(&mut self) -> Result<(), Failure> {
-        let reader = &mut self.reader;
-        let incoming = self
-            .connections
-            .once(|connection| reader.open(connection))
-            .await?;
-        self.incoming = Some((incoming, Instant::now()));
-        Ok(())
+        let connection = self.connections.get().await?;
+        match self.reader.open(connection.clone()).await {
+            Ok(incoming) => {
+                self.incoming = Some((incoming, Instant::now()));
+                Ok(())
+            }
+            Err(failure) => Err(self.failed(&connection, failure)),
+        }
+    }
+
+    /// Draw the consequences of a failure. A server that does not know what another one sent some of lags behind it: it is asked
+    /// again after the others.
+    fn failed(&self, connection: &Arc<Connection>, mut failure: Failure) -> Failure {
+        let lacks = matches!(
+            failure.error,
+            ClientError::Refused(
+                Refusal::NotFound { .. } | Refusal::Corrupt { .. } | Refusal::Invalid { .. }
+            )
+        );
+        if self.came && lacks && self.connections.several() {
+            failure.kind = Kind::Lagging;
+        }
+        self.connections.note(connection, &failure);
+        failure
     }
 
     async fn next(&mut self) -> Result<Option<R::Item>> {
@@ -101,7 +122,7 @@ impl<R: Reader> Resumed<R> {
             }
             if let Err(failure) = self.step(began).await {
                 if R::ENDLESS {
-                    tracing::warn!(error = %failure.error, "a watch was interrupted");
+                    tracing::debug!(error = %failure.error, "a watch was interrupted");
                 }
                 self.incoming = None;
                 self.tries.after(failure).await?;
@@ -130,6 +151,7 @@ impl<R: Reader> Resumed<R> {
                 self.complete = next == Next::Nothing;
                 let held = R::ENDLESS && opened.elapsed() > options.watch_longest_pause;
                 if held || !self.items.is_empty() {
+                    self.came |= !self.items.is_empty();
                     self.tries.progress();
                     return Ok(());
                 }
@@ -141,7 +163,6 @@ impl<R: Reader> Resumed<R> {
             Err(failure) => failure,
         };
         let connection = incoming.connection().clone();
-        self.connections.note(&connection, &failure);
-        Err(failure)
+        Err(self.failed(&connection, failure))
     }
 }

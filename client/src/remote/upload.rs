@@ -2,7 +2,7 @@
 
 use super::Remote;
 use super::connection::{ASK, Connection, Incoming};
-use super::relay::Relay;
+use super::relay::{Headway, Relay};
 use super::status::{Failure, Fault, Kind};
 use crate::error::{ClientError, Result};
 use crate::repository::{UploadSource, Watcher};
@@ -11,6 +11,7 @@ use deltaic_format::refusal::Refusal;
 use deltaic_format::upload::{UploadItem, UploadPosition, UploadTarget};
 use deltaic_format::wire::{self, proto};
 use futures::StreamExt as _;
+use prost::Message as _;
 use proto::upload_request::What as Request;
 use proto::upload_response::What as Response;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ impl Remote {
             source,
             relay: Relay::new(progress),
             account: Account::default(),
+            headway: Headway::new(),
             doubted: false,
         };
         let mut tries = self.connections.tries();
@@ -61,6 +63,8 @@ struct Account {
     first: Option<u64>,
     /// What it held when this attempt began.
     began: u64,
+    /// What it holds now.
+    now: u64,
     /// Items of this attempt, and of all.
     sent: u64,
     all: u64,
@@ -71,7 +75,7 @@ struct Account {
 
 impl Account {
     fn ready(&mut self, held: u64) {
-        (self.began, self.sent) = (held, 0);
+        (self.began, self.now, self.sent) = (held, held, 0);
         match self.first {
             None => (self.first, self.most) = (Some(held), held),
             // It may be someone else who sent the same.
@@ -85,14 +89,22 @@ impl Account {
         self.all += 1;
     }
 
-    fn held(&mut self, held: u64) -> Result<(), Fault> {
+    /// Whether the server has still to say that it holds something.
+    fn owes(&self) -> bool {
+        self.now < self.began.saturating_add(self.sent)
+    }
+
+    /// Whether it holds more than before, if it can be so.
+    fn held(&mut self, held: u64) -> Result<bool, Fault> {
         let limit = self.began.saturating_add(self.sent);
         if held > limit {
             let what = format!("it says that it holds {held} items of {limit}");
             return Err(Fault::Protocol(what));
         }
         self.grow(held);
-        Ok(())
+        let more = held > self.now;
+        self.now = self.now.max(held);
+        Ok(more)
     }
 
     fn grow(&mut self, held: u64) {
@@ -106,6 +118,7 @@ struct Sending<'a> {
     source: Arc<dyn UploadSource>,
     relay: Relay,
     account: Account,
+    headway: Headway,
     /// An item was refused once, which may have been damage on its way.
     doubted: bool,
 }
@@ -127,13 +140,20 @@ impl Sending<'_> {
     /// Send everything that the server does not hold.
     async fn attempt(&mut self, connection: &Arc<Connection>) -> Result<CommitOutcome, Failure> {
         let (outgoing, queue) = mpsc::channel(QUEUE);
-        let begin = request(Request::Begin(self.target.into()));
+        // Whoever has the version already says so, and need not be sent anything.
+        let target = UploadTarget {
+            commit: self.target.commit.or_else(|| self.source.commit()),
+            ..self.target.clone()
+        };
+        let begin = request(Request::Begin((&target).into()));
         // The queue is empty, so there is room.
         let _ = outgoing.try_send(begin);
         let mut transfer = connection.transfer();
         let call = transfer.upload(ReceiverStream::new(queue));
         let mut incoming = connection.open_stream(call).await?;
+        self.headway = Headway::new();
         let position = loop {
+            incoming.check_progress(&self.headway)?;
             let message = incoming.next_watched(&**self.relay.watcher()).await?;
             match message.what {
                 Some(Response::Ready(ready)) => {
@@ -186,7 +206,7 @@ impl Sending<'_> {
                 }
                 item = items.next(), if matches!(stage, Stage::Items) && waiting.is_none() => {
                     waiting = Some(match item {
-                        Some(item) => self.item(item.map_err(Failure::own)?),
+                        Some(item) => self.item(item.map_err(Failure::own)?, incoming)?,
                         None => {
                             *stage = Stage::Finish;
                             request(Request::Finish(proto::UploadFinish {}))
@@ -194,6 +214,7 @@ impl Sending<'_> {
                     });
                 }
                 went = deliver(&mut outgoing, &mut waiting), if waiting.is_some() => {
+                    self.headway.made();
                     if !went || matches!(stage, Stage::Finish) {
                         // All is sent, or the stream broke and its other direction says why.
                         outgoing = None;
@@ -204,17 +225,37 @@ impl Sending<'_> {
                     if self.relay.watcher().cancelled() {
                         return Err(Failure::own(ClientError::Interrupted));
                     }
+                    if matches!(stage, Stage::Items) && waiting.is_none() && !self.account.owes() {
+                        // It is the source that is waited for.
+                        self.headway.made();
+                    }
+                    incoming.check_progress(&self.headway)?;
                 }
             }
         }
     }
 
     /// An item as it goes out.
-    fn item(&mut self, (position, item): (UploadPosition, UploadItem)) -> proto::UploadRequest {
+    fn item(
+        &mut self,
+        (position, item): (UploadPosition, UploadItem),
+        incoming: &Incoming<proto::UploadResponse>,
+    ) -> Result<proto::UploadRequest, Failure> {
+        let message = request(Request::Item(wire::item_to_wire(position, &item)));
+        let (length, most) = (message.encoded_len(), incoming.connection().max_message());
+        if length > most {
+            let endpoint = incoming.connection().endpoint();
+            return Err(Failure::refused(Refusal::Exhausted {
+                what: format!(
+                    "an item of the upload has {length} bytes, {endpoint} takes {most} at most"
+                ),
+                retry_after: None,
+            }));
+        }
         self.relay.enter("sending");
         self.relay.advance(item.len());
         self.account.sent();
-        request(Request::Item(wire::item_to_wire(position, &item)))
+        Ok(message)
     }
 
     /// Take a message; the last one has the outcome.
@@ -227,10 +268,14 @@ impl Sending<'_> {
             None => Ok(None),
             Some(Response::Progress(progress)) => {
                 self.relay.tell(&progress);
+                self.headway.tell(&progress);
                 Ok(None)
             }
             Some(Response::Held(held)) => {
-                (self.account.held(held.items)).map_err(|fault| incoming.fault(fault))?;
+                let more = self.account.held(held.items);
+                if more.map_err(|fault| incoming.fault(fault))? {
+                    self.headway.made();
+                }
                 Ok(None)
             }
             Some(Response::Ready(_)) => {
@@ -297,13 +342,13 @@ mod tests {
         for _ in 0..3 {
             account.sent();
         }
-        account.held(7).expect("two of three");
+        assert!(account.held(7).expect("two of three"));
         assert!(std::mem::take(&mut account.gained));
-        account.held(7).expect("a heartbeat");
-        assert!(!account.gained);
+        assert!(!account.held(7).expect("a heartbeat"));
+        assert!(!account.gained && account.owes());
         account.held(9).expect_err("more than was sent");
         account.ready(8);
-        assert!(std::mem::take(&mut account.gained));
+        assert!(std::mem::take(&mut account.gained) && !account.owes());
         account.held(9).expect_err("nothing was sent since");
         account.ready(2);
         assert!(!account.gained);

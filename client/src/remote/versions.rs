@@ -1,7 +1,7 @@
 //! Refs and versions, asked for one by one.
 
 use super::Remote;
-use super::relay::Relay;
+use super::relay::{Headway, Relay};
 use super::retry::Repeat;
 use super::status::{Failure, Fault};
 use crate::error::Result;
@@ -127,6 +127,7 @@ impl Remote {
         &self,
         repo: &RepoName,
         name: &BranchName,
+        expected: Option<CommitId>,
     ) -> Result<RefRecord> {
         self.connections
             .call(Repeat::Undone, move |connection| {
@@ -134,6 +135,7 @@ impl Remote {
                     let request = proto::DeleteBranchRequest {
                         repo: repo.to_string(),
                         name: name.to_string(),
+                        expected: expected.as_ref().map(wire::id_bytes).unwrap_or_default(),
                     };
                     let mut versions = connection.versions();
                     let answer = connection.answer(versions.delete_branch(request)).await?;
@@ -156,8 +158,15 @@ impl Remote {
                         branch: branch.to_string(),
                     };
                     let mut versions = connection.versions();
-                    let answer = connection.answer(versions.list_unreached(request)).await?;
-                    Ok(answer.versions.into_iter().map(Version).collect())
+                    let call = versions.list_unreached(request);
+                    let mut incoming = connection.open_stream(call).await?;
+                    loop {
+                        let message = incoming.next().await?.ok_or_else(|| incoming.cut())?;
+                        if message.progress.is_none() {
+                            incoming.close().await;
+                            return Ok(message.versions.into_iter().map(Version).collect());
+                        }
+                    }
                 })
             })
             .await
@@ -217,8 +226,16 @@ impl Remote {
                         revision: selector.to_string(),
                     };
                     let mut versions = connection.versions();
-                    let answer = connection.answer(versions.resolve(request)).await?;
-                    wire::commit_id(&answer.commit).map_err(|error| connection.fault(error))
+                    let mut incoming = connection.open_stream(versions.resolve(request)).await?;
+                    loop {
+                        let message = incoming.next().await?.ok_or_else(|| incoming.cut())?;
+                        if message.progress.is_none() {
+                            let found = wire::commit_id(&message.commit);
+                            let found = found.map_err(|error| incoming.fault(error))?;
+                            incoming.close().await;
+                            return Ok(found);
+                        }
+                    }
                 })
             })
             .await
@@ -237,8 +254,13 @@ impl Remote {
                         .open_stream(versions.get_snapshot(request))
                         .await?;
                     let mut parts = wire::SnapshotParts::default();
+                    let mut headway = Headway::new();
                     while let Some(part) = incoming.next().await? {
                         parts.add(&part).map_err(|error| incoming.fault(error))?;
+                        match part.part {
+                            Some(_) => headway.made(),
+                            None => incoming.check_progress(&headway)?,
+                        }
                     }
                     // Parts have no checksums of their own; the ids say whether all of them came unchanged.
                     let damaged = |error: FormatError| Fault::Damaged(error.to_string());
@@ -266,7 +288,19 @@ impl Remote {
                     let mut versions = connection.versions();
                     let mut incoming = connection.open_stream(versions.get_stats(request)).await?;
                     let mut stats: Option<VersionStats> = None;
+                    let mut headway = Headway::new();
                     while let Some(message) = incoming.next().await? {
+                        if message.version.is_some() && stats.is_some() {
+                            let what = "it sends the figures of a version twice".to_owned();
+                            return Err(incoming.fault(Fault::Protocol(what)));
+                        }
+                        if let Some(progress) = &message.progress {
+                            headway.tell(progress);
+                        }
+                        match message.version.is_some() || !message.tensors.is_empty() {
+                            true => headway.made(),
+                            false => incoming.check_progress(&headway)?,
+                        }
                         if let Some(version) = message.version {
                             stats = Some(version.into());
                         }

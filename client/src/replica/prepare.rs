@@ -205,7 +205,8 @@ impl<'a> Preparation<'a> {
             }
         }
         let stored = (entry.id, entry.size);
-        let received = receive_file(source, stored, name, self.progress, &mut put);
+        let version = self.want.id;
+        let received = receive_file(source, version, stored, name, self.progress, &mut put);
         self.tally.received_bytes += received?;
         Ok(())
     }
@@ -227,10 +228,10 @@ impl<'a> Preparation<'a> {
             let begin = entry.data_offset() - entry.header_len;
             self.put(number, 0, &entry.header_len.to_le_bytes())?;
             let name = format!("the header of {}", spec.path);
-            let progress = self.progress;
+            let (version, progress) = (self.want.id, self.progress);
             let mut put = |offset, part: &[u8]| self.put(number, begin + offset, part);
             let stored = (entry.header, entry.header_len);
-            let received = receive_file(source, stored, &name, progress, &mut put)?;
+            let received = receive_file(source, version, stored, &name, progress, &mut put)?;
             self.tally.received_bytes += received;
         }
         Ok(())

@@ -11,17 +11,24 @@ use crate::error::{ClientError, Result};
 use crate::parts::check_cancelled;
 use deltaic_format::ElementClass;
 use deltaic_format::fetch::{Delivery, SPAN_ELEMENTS, Span, TensorWish};
-use deltaic_format::ids::{CommitId, PatchId, TensorId};
-use deltaic_format::object::{CanonicalObject, Counterparts, Snapshot, TensorView};
+use deltaic_format::ids::{CommitId, PatchId, SchemaId, TensorId};
+use deltaic_format::object::{
+    CanonicalObject, Counterparts, FileEntry, Schema, Snapshot, TensorSpec, TensorView,
+};
 use deltaic_format::patch::{BLOCK_ELEMENTS, Changes, PIECE_ELEMENTS, PatchHasher, compose};
 use deltaic_format::patch_set::SetBuilder;
 use deltaic_format::progress::Progress;
 use deltaic_format::refusal::Refusal;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Longer ways are not gone: what they lead to comes whole.
 const MAX_STEPS: usize = 1024;
+
+/// What is remembered of a way takes so many bytes at most; what longer ones lead to comes whole.
+const WAY_BYTES: u64 = 512 << 20;
 
 /// Elements of a group, unless a single tensor has more.
 const GROUP_ELEMENTS: u64 = 1 << 26;
@@ -41,6 +48,65 @@ struct Step {
     child: Rc<Snapshot>,
     /// Whether the way leads from the child to its parent.
     back: bool,
+}
+
+/// The versions on a way, as far as there is room for them. Most have the schema of their neighbours, which is kept once.
+struct Way {
+    schemas: HashMap<SchemaId, Arc<Schema>>,
+    /// Bytes that there is room for.
+    left: u64,
+}
+
+impl Way {
+    /// A way that leads from `held` to `want`.
+    fn new(held: &Snapshot, want: &Snapshot) -> Self {
+        let ends = [held, want];
+        let schemas = ends.map(|end| (end.tree.schema, Arc::clone(&end.schema)));
+        Self {
+            schemas: HashMap::from(schemas),
+            left: WAY_BYTES,
+        }
+    }
+
+    /// Keep a version, whose schema is the one that its tree names; `None` if there is no room.
+    fn keep(&mut self, mut snapshot: Snapshot) -> Option<Rc<Snapshot>> {
+        let mut bytes = bytes_of(&snapshot);
+        let known = self.schemas.entry(snapshot.tree.schema);
+        snapshot.schema = match known {
+            Entry::Occupied(known) => Arc::clone(known.get()),
+            Entry::Vacant(new) => {
+                bytes += bytes_of_schema(&snapshot.schema);
+                Arc::clone(new.insert(snapshot.schema))
+            }
+        };
+        self.left = self.left.checked_sub(bytes)?;
+        Some(Rc::new(snapshot))
+    }
+}
+
+/// Bytes of memory that a version takes beside its schema, about.
+fn bytes_of(snapshot: &Snapshot) -> u64 {
+    let Snapshot { commit, tree, .. } = snapshot;
+    let meta = commit
+        .meta
+        .iter()
+        .map(|(key, value)| key.len() + value.len());
+    let files = tree.files.iter();
+    let files = files.map(|file| size_of::<FileEntry>() + file.path.as_str().len());
+    let bytes = size_of::<Snapshot>()
+        + commit.message.len()
+        + meta.sum::<usize>()
+        + size_of_val(&tree.tensors[..])
+        + size_of_val(&tree.weight_files[..])
+        + files.sum::<usize>();
+    bytes as u64
+}
+
+fn bytes_of_schema(schema: &Schema) -> u64 {
+    let tensor = |spec: &TensorSpec| {
+        size_of::<TensorSpec>() + spec.name.len() + size_of_val(&spec.shape[..])
+    };
+    schema.tensors().map(tensor).sum::<usize>() as u64
 }
 
 /// The edge of one tensor at one step.
@@ -114,6 +180,7 @@ impl<'a> EdgesSource<'a> {
     fn steps(&self, held: &Snapshot, want: &Snapshot) -> Result<Option<Vec<Step>>> {
         let (mut down, mut up) = (Vec::new(), Vec::new());
         let (mut low, mut high) = (Rc::new(held.clone()), Rc::new(want.clone()));
+        let mut way = Way::new(held, want);
         while low.id != high.id {
             check_cancelled(self.progress)?;
             if down.len() + up.len() == MAX_STEPS {
@@ -131,7 +198,9 @@ impl<'a> EdgesSource<'a> {
             let Some(parent) = self.snapshot(parent)? else {
                 return Ok(None);
             };
-            let parent = Rc::new(parent);
+            let Some(parent) = way.keep(parent) else {
+                return Ok(None);
+            };
             let child = std::mem::replace(side, Rc::clone(&parent));
             steps.push(Step {
                 parent,
@@ -467,5 +536,73 @@ fn close(mut set: SetBuilder<Span>, receive: &mut dyn FnMut(Delivery) -> Result<
             bytes: closed.encoded.bytes.into(),
         }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deltaic_format::ids::FileId;
+    use deltaic_format::name::TreePath;
+    use deltaic_format::object::{Commit, TensorEntry, Tree, WeightFileEntry, WeightFileSpec};
+    use deltaic_format::{Dtype, Moments, Version};
+
+    /// A version of one tensor; each has a schema of its own in memory.
+    fn snapshot(version: u64, name: &str) -> Snapshot {
+        let spec = TensorSpec::new(name.to_owned(), Dtype::BF16, vec![8]).expect("valid");
+        let schema = Schema {
+            files: vec![WeightFileSpec {
+                path: TreePath::new("model.safetensors").expect("valid"),
+                tensors: vec![spec],
+            }],
+        };
+        let tree = Tree {
+            schema: schema.id(),
+            weight_files: vec![WeightFileEntry {
+                header: FileId([2; 32]),
+                header_len: 8,
+            }],
+            tensors: vec![TensorEntry {
+                id: TensorId([version as u8; 32]),
+                moments: Moments::default(),
+                patch: None,
+            }],
+            files: Vec::new(),
+        };
+        let commit = Commit {
+            tree: tree.id(),
+            parents: Vec::new(),
+            version: Version(version),
+            time_ms: 0,
+            message: String::new(),
+            meta: BTreeMap::new(),
+        };
+        Snapshot::new(commit.id(), commit, tree, Arc::new(schema)).expect("they agree")
+    }
+
+    #[test]
+    fn versions_on_the_way_share_their_schema() {
+        let (held, want) = (snapshot(0, "a"), snapshot(9, "b"));
+        let mut way = Way::new(&held, &want);
+        for (name, end) in [("a", &held), ("b", &want)] {
+            let kept = way.keep(snapshot(1, name)).expect("there is room");
+            assert!(Arc::ptr_eq(&kept.schema, &end.schema));
+        }
+        let other = way.keep(snapshot(2, "c")).expect("there is room");
+        let again = way.keep(snapshot(3, "c")).expect("there is room");
+        assert!(Arc::ptr_eq(&other.schema, &again.schema));
+    }
+
+    #[test]
+    fn a_way_has_room_for_so_many_bytes() {
+        let end = snapshot(0, "a");
+        let mut way = Way::new(&end, &end);
+        let each = bytes_of(&end);
+        assert!(each >= 64, "{each}");
+        way.left = 3 * each;
+        for version in 1..4 {
+            way.keep(snapshot(version, "a")).expect("there is room");
+        }
+        assert!(way.keep(snapshot(4, "a")).is_none());
     }
 }

@@ -40,7 +40,7 @@ pub trait Source {
     /// If the source cannot read what it needs, or `receive` fails, whose error is then returned.
     fn fetch(&self, ask: &Ask<'_>, receive: &mut dyn FnMut(Delivery) -> Result<()>) -> Result<()>;
 
-    /// Send the bytes of a file (a safetensors header, or one that is no weight file) of `size` bytes in
+    /// Send the bytes of a file of a version (a safetensors header, or one that is no weight file) of `size` bytes in
     /// bounded parts.
     ///
     /// # Errors
@@ -48,6 +48,7 @@ pub trait Source {
     /// As [`fetch`](Self::fetch).
     fn file(
         &self,
+        version: CommitId,
         id: FileId,
         size: u64,
         receive: &mut dyn FnMut(&[u8]) -> Result<()>,

@@ -1,10 +1,11 @@
 //! A repository as a source: tasks on a runtime read ahead, and the thread that calls takes what they read.
 
 use super::{Ask, Source};
+use crate::arrival::checked;
 use crate::error::{ClientError, Result};
 use crate::parts::check_cancelled;
 use crate::repository::{Repository, Watcher};
-use deltaic_format::fetch::{Chunk, Delivery, FetchPlan, FetchRequest, Position};
+use deltaic_format::fetch::{AnswerCheck, Chunk, Delivery, FetchPlan, FetchRequest, Position};
 use deltaic_format::ids::{CommitId, FileId};
 use deltaic_format::name::RepoName;
 use deltaic_format::object::Snapshot;
@@ -175,7 +176,13 @@ impl Source for RepositorySource {
         let mut received = false;
         let fetched = self.request(ask, |request| {
             let repository = Arc::clone(&self.repository);
-            let open = async move { repository.fetch(request, Position::default()).await };
+            let (want, from) = (ask.want.id, Position::default());
+            let check = AnswerCheck::new(ask.want, &request, from).map_err(|error| {
+                let what = error.to_string();
+                ClientError::Invalid { what }
+            })?;
+            let open =
+                async move { Ok(checked(repository.fetch(request, from).await?, want, check)) };
             let result = self.receive(open, &mut |chunk: Chunk| {
                 received = true;
                 receive(chunk.delivery)
@@ -191,12 +198,13 @@ impl Source for RepositorySource {
 
     fn file(
         &self,
+        version: CommitId,
         id: FileId,
         _size: u64,
         receive: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let (repository, repo) = (Arc::clone(&self.repository), self.repo.clone());
-        let open = async move { repository.file(&repo, id).await };
+        let open = async move { repository.file(&repo, version, id).await };
         self.receive(open, &mut |bytes: bytes::Bytes| receive(&bytes))
     }
 

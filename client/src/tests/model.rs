@@ -348,6 +348,7 @@ impl Source for History {
 
     fn file(
         &self,
+        _version: CommitId,
         id: FileId,
         _size: u64,
         receive: &mut dyn FnMut(&[u8]) -> Result<()>,

@@ -1,6 +1,7 @@
 //! Replicas fed by a repository: tasks on a runtime on one side, a thread that blocks on the other.
 
 use super::model::{Answer, History, example_trees};
+use super::spans::single_spans;
 use super::{assert_holds, error_of, pull, pull_with};
 use crate::source::{Ask, Source};
 use crate::{
@@ -14,7 +15,10 @@ use deltaic_format::answers::{
     CommitOutcome, CommitRequest, StoreStats, Tag, TensorDiff, VerifyOptions, VerifyReport,
     VersionStats,
 };
-use deltaic_format::fetch::{Chunk, FetchPlan, FetchRequest, Position, wishes_between};
+use deltaic_format::fetch::{
+    AnswerKind, Chunk, Delivery, FetchPlan, FetchRequest, Position, Span, TensorWish,
+    wishes_between,
+};
 use deltaic_format::ids::{CommitId, FileId};
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::{RefRecord, Snapshot};
@@ -108,14 +112,54 @@ impl Served {
             held: held.as_ref(),
             wishes: &wishes,
         };
-        let mut chunks = Vec::new();
+        let mut deliveries = Vec::new();
         history.fetch(&ask, &mut |delivery| {
-            let next = Position::default();
-            chunks.push(Ok(Chunk { delivery, next }));
+            deliveries.extend(single_spans(delivery));
             Ok(())
         })?;
-        Ok(chunks)
+        Ok(in_order(&want, &wishes, deliveries))
     }
+}
+
+/// Deliveries of one span each as the chunks of an answer.
+fn in_order(
+    want: &Snapshot,
+    wishes: &[TensorWish],
+    mut deliveries: Vec<Delivery>,
+) -> Vec<Result<Chunk>> {
+    let views = want.tensors();
+    let mut order: Vec<usize> = wishes.iter().map(|wish| wish.tensor).collect();
+    order.sort_by_key(|&tensor| (views[tensor].spec.class.number(), tensor));
+    let place = |tensor| order.iter().position(|&wished| wished == tensor).unwrap() as u64;
+    let span = |delivery: &Delivery| match delivery {
+        Delivery::Patches { members, .. } => members[0],
+        Delivery::Content { span, .. } => *span,
+    };
+    deliveries.sort_by_key(|delivery| {
+        let Span { tensor, first, .. } = span(delivery);
+        (place(tensor), first)
+    });
+    let chunk = |delivery: Delivery| {
+        let at = span(&delivery);
+        let kind = match delivery {
+            Delivery::Patches { .. } => AnswerKind::Patches,
+            Delivery::Content { .. } => AnswerKind::Content,
+        };
+        let wish = place(at.tensor);
+        let next = match at.end() == views[at.tensor].spec.elements() {
+            true => Position {
+                wish: wish + 1,
+                ..Position::default()
+            },
+            false => Position {
+                wish,
+                element: at.end(),
+                kind: Some(kind),
+            },
+        };
+        Ok(Chunk { delivery, next })
+    };
+    deliveries.into_iter().map(chunk).collect()
 }
 
 fn unknown(id: CommitId) -> ClientError {
@@ -157,7 +201,12 @@ impl Repository for Served {
         refused()
     }
 
-    async fn delete_branch(&self, _: &RepoName, _: &BranchName) -> Result<RefRecord> {
+    async fn delete_branch(
+        &self,
+        _: &RepoName,
+        _: &BranchName,
+        _: Option<CommitId>,
+    ) -> Result<RefRecord> {
         refused()
     }
 
@@ -244,10 +293,15 @@ impl Repository for Served {
             .boxed())
     }
 
-    async fn file(&self, _: &RepoName, id: FileId) -> Result<BoxStream<'static, Result<Bytes>>> {
+    async fn file(
+        &self,
+        _: &RepoName,
+        version: CommitId,
+        id: FileId,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
         let mut parts = Vec::new();
         let history = self.history.lock().unwrap();
-        history.file(id, 0, &mut |part| {
+        history.file(version, id, 0, &mut |part| {
             parts.push(Ok(Bytes::copy_from_slice(part)));
             Ok(())
         })?;

@@ -93,11 +93,12 @@ impl Source for Rearranged<'_> {
 
     fn file(
         &self,
+        version: CommitId,
         id: FileId,
         size: u64,
         receive: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        self.history.file(id, size, receive)
+        self.history.file(version, id, size, receive)
     }
 
     fn snapshot(&self, id: CommitId) -> Result<Snapshot> {
@@ -106,7 +107,7 @@ impl Source for Rearranged<'_> {
 }
 
 /// The same, one span in each delivery.
-fn single_spans(delivery: Delivery) -> Vec<Delivery> {
+pub(super) fn single_spans(delivery: Delivery) -> Vec<Delivery> {
     let Delivery::Patches { members, bytes } = delivery else {
         return vec![delivery];
     };

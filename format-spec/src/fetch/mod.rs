@@ -4,8 +4,10 @@
 //! elements ascending, in spans of at most [`SPAN_ELEMENTS`] elements. So whoever asks can go on after any of them: a
 //! [`Position`] says where, in terms of tensors and elements, never of bytes, which may be encoded anew.
 
+mod check;
 mod packing;
 
+pub use check::AnswerCheck;
 pub use packing::{Answered, Packer, piece_span, spans_of_content};
 
 use crate::error::{FormatError, Result};

@@ -22,7 +22,7 @@ const OBJECT_VERSION: u8 = 1;
 
 const MAX_STRING: u64 = 4096;
 const MAX_FILES: u64 = 1 << 20;
-const MAX_TENSORS: u64 = 1 << 24;
+pub(crate) const MAX_TENSORS: u64 = 1 << 24;
 
 /// An object with canonical bytes: what is hashed is exactly [`to_bytes`](Self::to_bytes).
 pub trait CanonicalObject: Sized {

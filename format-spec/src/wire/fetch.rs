@@ -7,6 +7,7 @@ use crate::fetch::{
 };
 use crate::ids::TensorId;
 use crate::name::RepoName;
+use crate::object::MAX_TENSORS;
 use crate::slice::Slice;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -63,6 +64,7 @@ fn run_from_wire(run: &proto::WishRun) -> Result<WishRun> {
     use proto::wish_run::Held;
     let place = |at: u64| usize::try_from(at).ok();
     let end = run.first.checked_add(run.count);
+    let end = end.filter(|&end| end <= MAX_TENSORS);
     let (Some(start), Some(end)) = (place(run.first), end.and_then(place)) else {
         return Err(FormatError::invalid(WHAT, "a run of too many tensors"));
     };
@@ -76,7 +78,7 @@ fn run_from_wire(run: &proto::WishRun) -> Result<WishRun> {
             }
             HeldContents::Listed(ids.iter().map(|&id| TensorId(id)).collect())
         }
-        Err(_) => {
+        Ok(Held::Unspecified) | Err(_) => {
             let why = format!("an unknown way to hold, {}", run.held);
             return Err(FormatError::invalid(WHAT, why));
         }
@@ -175,10 +177,35 @@ impl From<&Span> for proto::Span {
     }
 }
 
+/// The CRC-32 of a chunk: its bytes, what they are, where they belong, and where to go on. Bytes at another place would be as
+/// wrong as other bytes.
+fn chunk_checksum(chunk: &proto::Chunk) -> u32 {
+    use proto::chunk::What;
+    let mut checksum = crc32fast::Hasher::new();
+    let kind = match &chunk.what {
+        Some(What::Patches(bytes)) => {
+            checksum.update(bytes);
+            1
+        }
+        Some(What::Content(bytes)) => {
+            checksum.update(bytes);
+            2
+        }
+        None => 0,
+    };
+    checksum.update(&[kind]);
+    for span in &chunk.spans {
+        for number in [span.tensor, span.first, span.elements] {
+            checksum.update(&number.to_le_bytes());
+        }
+    }
+    checksum.update(&chunk.resume);
+    checksum.finalize()
+}
+
 /// A delivery as a message, with `resume` to go on by after it.
 pub fn chunk_to_wire(delivery: &Delivery, resume: Bytes) -> proto::Chunk {
     use proto::chunk::What;
-    let crc32 = crc32fast::hash(delivery.bytes());
     let (spans, what) = match delivery {
         Delivery::Patches { members, bytes } => (
             members.iter().map(proto::Span::from).collect(),
@@ -188,22 +215,27 @@ pub fn chunk_to_wire(delivery: &Delivery, resume: Bytes) -> proto::Chunk {
             (vec![proto::Span::from(span)], What::Content(bytes.clone()))
         }
     };
-    proto::Chunk {
+    let mut chunk = proto::Chunk {
         spans,
         what: Some(what),
-        crc32,
+        crc32: 0,
         resume,
-    }
+    };
+    chunk.crc32 = chunk_checksum(&chunk);
+    chunk
 }
 
-/// The delivery in a message, whose bytes are as they were sent.
+/// The delivery in a message, all of which is as it was sent.
 ///
 /// # Errors
 ///
-/// If they are not, or it is none.
+/// [`FormatError::Checksum`] if it is not, another if it is none.
 pub fn chunk_from_wire(chunk: proto::Chunk) -> Result<Delivery> {
     use proto::chunk::What;
     let invalid = |why: &str| FormatError::invalid("chunk", why);
+    if chunk_checksum(&chunk) != chunk.crc32 {
+        return Err(FormatError::Checksum { what: "chunk" });
+    }
     if chunk.spans.len() > MAX_SPANS {
         return Err(invalid("it has too many spans"));
     }
@@ -226,9 +258,6 @@ pub fn chunk_from_wire(chunk: proto::Chunk) -> Result<Delivery> {
     };
     if delivery.is_empty() {
         return Err(invalid("it is empty"));
-    }
-    if crc32fast::hash(delivery.bytes()) != chunk.crc32 {
-        return Err(invalid("its bytes do not have its checksum"));
     }
     Ok(delivery)
 }
@@ -285,6 +314,7 @@ mod tests {
         refused(|r| r.repo = "../etc".into());
         refused(|r| r.wishes[1].contents = Bytes::from_static(b"odd"));
         refused(|r| r.wishes[1].held = 77);
+        refused(|r| r.wishes[1].held = 0);
         refused(|r| r.wishes[0].count = u64::MAX);
         refused(|r| r.slices.push(r.slices[0].clone()));
         refused(|r| r.slices[0].ranges[0].end = 0);
@@ -319,12 +349,35 @@ mod tests {
             span,
             bytes: Bytes::from_static(b"123456789"),
         };
-        let wire = chunk_to_wire(&delivery, Bytes::new());
-        // The check value of CRC-32/ISO-HDLC.
-        assert_eq!(wire.crc32, 0xcbf4_3926);
+        let wire = chunk_to_wire(&delivery, Bytes::from_static(b"on"));
+        let mut checked = b"123456789\x02".to_vec();
+        checked.extend([3, 0, 9].map(u64::to_le_bytes).concat());
+        checked.extend(b"on");
+        assert_eq!(wire.crc32, crc32fast::hash(&checked));
         assert_eq!(chunk_from_wire(wire.clone()), Ok(delivery));
         for change in [
             |c: &mut proto::Chunk| c.crc32 ^= 1,
+            |c: &mut proto::Chunk| c.what = None,
+            |c: &mut proto::Chunk| c.spans.clear(),
+            |c: &mut proto::Chunk| c.spans.push(c.spans[0]),
+            |c: &mut proto::Chunk| c.spans[0].tensor = 2,
+            |c: &mut proto::Chunk| c.spans[0].first = 1 << 18,
+            |c: &mut proto::Chunk| c.spans[0].elements = 8,
+            |c: &mut proto::Chunk| c.resume = Bytes::from_static(b"off"),
+            |c: &mut proto::Chunk| {
+                c.what = Some(proto::chunk::What::Patches(Bytes::from_static(
+                    b"123456789",
+                )));
+            },
+            |c: &mut proto::Chunk| c.what = Some(proto::chunk::What::Content(Bytes::new())),
+        ] {
+            let mut bad = wire.clone();
+            change(&mut bad);
+            let damage = FormatError::Checksum { what: "chunk" };
+            assert_eq!(chunk_from_wire(bad.clone()), Err(damage), "{bad:?}");
+        }
+        // What was sent like that is none.
+        for change in [
             |c: &mut proto::Chunk| c.what = None,
             |c: &mut proto::Chunk| c.spans.clear(),
             |c: &mut proto::Chunk| c.spans.push(c.spans[0]),
@@ -332,7 +385,12 @@ mod tests {
         ] {
             let mut bad = wire.clone();
             change(&mut bad);
-            assert!(chunk_from_wire(bad).is_err());
+            bad.crc32 = chunk_checksum(&bad);
+            let refused = chunk_from_wire(bad);
+            assert!(
+                matches!(refused, Err(FormatError::Invalid { .. })),
+                "{refused:?}"
+            );
         }
     }
 }

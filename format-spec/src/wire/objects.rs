@@ -41,7 +41,7 @@ impl SnapshotParts {
     ///
     /// # Errors
     ///
-    /// If there are more bytes than an object has.
+    /// If there are more bytes than an object has, or none.
     pub fn add(&mut self, response: &GetSnapshotResponse) -> Result<()> {
         let (object, part) = match &response.part {
             Some(Part::Commit(part)) => (&mut self.commit, part),
@@ -76,7 +76,10 @@ impl SnapshotParts {
 }
 
 /// Add a part to an object, which has a cap.
-pub(super) fn add_part(what: &'static str, object: &mut Vec<u8>, part: &[u8]) -> Result<()> {
+fn add_part(what: &'static str, object: &mut Vec<u8>, part: &[u8]) -> Result<()> {
+    if part.is_empty() {
+        return Err(FormatError::invalid(what, "an empty part"));
+    }
     if object.len() + part.len() > MAX_OBJECT_BYTES {
         return Err(FormatError::Limit {
             what,
@@ -87,4 +90,25 @@ pub(super) fn add_part(what: &'static str, object: &mut Vec<u8>, part: &[u8]) ->
     }
     object.extend_from_slice(part);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_neither_empty_nor_without_end() {
+        let mut parts = SnapshotParts::default();
+        let part = |part| GetSnapshotResponse { part };
+        for kind in [Part::Commit, Part::Schema, Part::Tree] {
+            let some = part(Some(kind(Bytes::from_static(b"some"))));
+            parts.add(&some).expect("there is room");
+            let empty = part(Some(kind(Bytes::new())));
+            parts.add(&empty).expect_err("nothing came");
+        }
+        parts.add(&part(None)).expect("it means nothing here");
+        assert_eq!(&parts.tree[..], b"some");
+        let mut full = vec![0; MAX_OBJECT_BYTES];
+        add_part("version", &mut full, b"x").expect_err("too long");
+    }
 }

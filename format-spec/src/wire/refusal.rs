@@ -22,6 +22,7 @@ pub fn refusal_to_reason(refusal: &Refusal) -> (&'static str, HashMap<String, St
         Refusal::NoSpace { place } => ("NO_SPACE", vec![("place", place)]),
         Refusal::Checkpoint { what } => ("CHECKPOINT", vec![("what", what)]),
         Refusal::Upload { what } => ("UPLOAD", vec![("what", what)]),
+        Refusal::Damaged { what } => ("DAMAGED", vec![("what", what)]),
         Refusal::Invalid { what } => ("INVALID", vec![("what", what)]),
         Refusal::Exhausted { what, retry_after } => {
             let mut fields = vec![("what", what)];
@@ -75,6 +76,7 @@ pub fn refusal_from_reason(
         },
         "CHECKPOINT" => Refusal::Checkpoint { what: what() },
         "UPLOAD" => Refusal::Upload { what: what() },
+        "DAMAGED" => Refusal::Damaged { what: what() },
         "INVALID" => Refusal::Invalid { what: what() },
         "EXHAUSTED" => Refusal::Exhausted {
             what: what(),
@@ -111,6 +113,7 @@ mod tests {
             Refusal::NoSpace { place: "S".into() },
             Refusal::Checkpoint { what: what() },
             Refusal::Upload { what: what() },
+            Refusal::Damaged { what: what() },
             Refusal::Invalid { what: what() },
             Refusal::Exhausted {
                 what: what(),

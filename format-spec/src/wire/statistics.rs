@@ -107,7 +107,7 @@ impl TryFrom<proto::CommitOutcome> for CommitOutcome {
     }
 }
 
-impl From<&StoreStats> for proto::GetStoreStatsResponse {
+impl From<&StoreStats> for proto::StoreStats {
     fn from(stats: &StoreStats) -> Self {
         Self {
             repos: stats.repos,
@@ -123,8 +123,8 @@ impl From<&StoreStats> for proto::GetStoreStatsResponse {
     }
 }
 
-impl From<proto::GetStoreStatsResponse> for StoreStats {
-    fn from(stats: proto::GetStoreStatsResponse) -> Self {
+impl From<proto::StoreStats> for StoreStats {
+    fn from(stats: proto::StoreStats) -> Self {
         Self {
             repos: stats.repos,
             branches: stats.branches,

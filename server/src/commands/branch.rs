@@ -97,7 +97,15 @@ pub fn run(args: BranchArgs, session: &Session) -> Result<()> {
         BranchCommand::Delete { repo, name, force } => {
             existing_repo(&repositories, &repo)?;
             let branches = repositories.branches(&repo)?.into_iter();
-            let names: Vec<BranchName> = branches.map(|record| record.branch).collect();
+            let mut examined = None;
+            let names: Vec<BranchName> = branches
+                .inspect(|record| {
+                    if record.branch == name {
+                        examined = Some(record.commit);
+                    }
+                })
+                .map(|record| record.branch)
+                .collect();
             let lost = repositories
                 .unreached_without(&repo, &name)
                 .map_err(|error| missing_name(error.into(), &name, &names))?;
@@ -105,7 +113,7 @@ pub fn run(args: BranchArgs, session: &Session) -> Result<()> {
                 let others = names.len() - 1 + repositories.tags(&repo)?.len();
                 must_lose_nothing(&repo, &name, &lost, others)?;
             }
-            let record = repositories.delete_branch(&repo, &name)?;
+            let record = repositories.delete_branch(&repo, &name, examined)?;
             session.answer(&Done::deleted("branch", record.into()))
         }
     }

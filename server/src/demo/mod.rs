@@ -21,6 +21,7 @@ use deltaic_format::Version;
 use deltaic_format::answers::{CommitRequest, StoreStats};
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
+use deltaic_format::progress::Silent;
 use deltaic_format::revision::DEFAULT_BRANCH;
 use deltaic_store::Store;
 use serde::Serialize;
@@ -194,7 +195,7 @@ impl<'a> Demo<'a> {
     ///
     /// If it cannot be read.
     pub fn stats(&self) -> Result<StoreStats> {
-        Ok(self.store.stats(None)?)
+        Ok(self.store.stats(None, &Silent)?)
     }
 
     fn compared_later(&self, versions: u64) -> Vec<u64> {

@@ -123,6 +123,7 @@ fn what_only_a_server_says_has_its_exit_code_and_a_hint() {
         (Refusal::Unavailable { what: what() }, 16),
         (Refusal::Incompatible { what: what() }, 1),
         (Refusal::Upload { what: what() }, 13),
+        (Refusal::Damaged { what: what() }, 16),
         (Refusal::Failed { what: what() }, 1),
     ] {
         let failure = Failure::from(&refusal);

@@ -10,7 +10,6 @@ use deltaic_format::answers::{VerifyOptions, VerifyReport};
 use deltaic_format::name::RepoName;
 use deltaic_format::refusal::Refusal;
 use deltaic_format::wire::proto;
-use deltaic_store::Store;
 use futures::{TryStreamExt, stream};
 use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
@@ -29,6 +28,28 @@ impl Admin {
         Self {
             state: state.clone(),
         }
+    }
+
+    fn get_store_stats(
+        &self,
+        call: Option<Arc<Call>>,
+        request: proto::GetStoreStatsRequest,
+    ) -> Result<Answer<proto::GetStoreStatsResponse>, Refusal> {
+        let name = request.repo;
+        let repo = (!name.is_empty()).then(|| RepoName::new(name)).transpose();
+        let repo = repo.map_err(invalid)?;
+        let counted = watched(&self.state, Work::Long, move |store, progress| {
+            store.stats(repo.as_ref(), progress)
+        });
+        let messages = counted.map_ok(|step| {
+            let mut message = proto::GetStoreStatsResponse::default();
+            match step {
+                Step::At(progress) => message.progress = Some(progress),
+                Step::Done(stats) => message.stats = Some(proto::StoreStats::from(&stats)),
+            }
+            message
+        });
+        Ok(Answer::new(call, messages))
     }
 
     fn verify(
@@ -74,17 +95,15 @@ fn report_messages(report: &VerifyReport) -> Vec<proto::VerifyResponse> {
 
 #[async_trait]
 impl admin_server::Admin for Admin {
+    type GetStoreStatsStream = Answer<proto::GetStoreStatsResponse>;
+
     async fn get_store_stats(
         &self,
         request: Request<proto::GetStoreStatsRequest>,
-    ) -> Result<Response<proto::GetStoreStatsResponse>, Status> {
-        let name = request.into_inner().repo;
-        let repo = (!name.is_empty()).then(|| RepoName::new(name)).transpose();
-        let repo = repo.map_err(|error| status(invalid(error)))?;
-        let stats = move |store: &Store| store.stats(repo.as_ref());
-        let stats = self.state.with_store(Work::Long, stats);
-        let stats = self.state.in_time(stats).await.map_err(status)?;
-        Ok(Response::new(proto::GetStoreStatsResponse::from(&stats)))
+    ) -> Result<Response<Self::GetStoreStatsStream>, Status> {
+        let call = Call::of(&request);
+        let stats = self.get_store_stats(call, request.into_inner());
+        stats.map(Response::new).map_err(status)
     }
 
     type VerifyStream = Answer<proto::VerifyResponse>;

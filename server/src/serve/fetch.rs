@@ -2,20 +2,25 @@
 //! answer, a little ahead of the one who reads fastest, and nothing is held for those who read slowly.
 
 use super::shared::{Coalesced, Flight, Flights, Kept};
-use super::work::{Work, Workers};
+use super::state::Snapshots;
+use super::work::Work;
 use deltaic_format::fetch::{Chunk, Delivery, FetchRequest, Position, RequestDigest};
 use deltaic_format::refusal::Refusal;
 use deltaic_format::wire::{ResumeToken, chunk_to_wire, proto};
-use deltaic_store::{Fetch, Store};
-use futures::{Stream, stream};
+use deltaic_store::Fetch;
+use futures::future::BoxFuture;
+use futures::{FutureExt, Stream, stream};
 use proto::fetch_response::What;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-/// Tensors of the requests that are kept understood.
-const KEPT_TENSORS: u64 = 200_000;
+/// Memory for requests that are kept understood, in bytes, beside their versions.
+const KEPT_REQUESTS: u64 = 64 << 20;
+
+/// Chunks that are made ahead of who reads fastest: with fewer, the next batch would be begun when the last one is out.
+const AHEAD: usize = 3;
 
 /// Less than this would be thrown out before it is sent.
 const MIN_CACHE_BYTES: u64 = 16 << 20;
@@ -66,8 +71,7 @@ fn weight(found: &Found) -> u64 {
 /// The chunks of all answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Chunks {
-    store: Arc<Store>,
-    workers: Workers,
+    snapshots: Snapshots,
     opened: Coalesced<RequestDigest, Arc<Fetch>>,
     flights: Flights<Place, Found>,
     /// Composing costs more than anything else here.
@@ -77,14 +81,12 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    /// Of `store`, up to `bytes` of them kept.
-    pub(crate) fn new(store: Arc<Store>, workers: Workers, bytes: u64) -> Self {
+    /// Of these versions, up to `bytes` of them kept.
+    pub(crate) fn new(snapshots: Snapshots, bytes: u64) -> Self {
         let bytes = bytes.max(MIN_CACHE_BYTES);
-        let tensors = |fetch: &Arc<Fetch>| fetch.want().tree.tensors.len() as u64 + 1;
         Self {
-            store,
-            workers,
-            opened: Coalesced::new(KEPT_TENSORS, tensors),
+            snapshots,
+            opened: Coalesced::new(KEPT_REQUESTS, |fetch: &Arc<Fetch>| fetch.memory()),
             flights: Flights::default(),
             patches: Kept::new(bytes / 4 * 3, weight),
             contents: Kept::new(bytes / 4, weight),
@@ -93,12 +95,24 @@ impl Chunks {
 
     /// Understand a request.
     pub(crate) async fn open(&self, request: FetchRequest) -> Result<Arc<Fetch>, Refusal> {
-        let (workers, store) = (self.workers.clone(), self.store.clone());
-        let open = move |request: FetchRequest| async move {
-            let open = move || store.open_fetch(&request).map(Arc::new);
-            workers.run(Work::Compute, open).await
+        // Also where the answer is kept: refs may have been deleted since.
+        let digest = request.digest();
+        let store = self.snapshots.store.clone();
+        let checked = move || store.check_fetch(&request).map(|()| request);
+        let request = self.snapshots.workers.run(Work::Short, checked).await?;
+        let snapshots = self.snapshots.clone();
+        let open = || async move {
+            let want = snapshots.get(request.want).await?;
+            let held = match request.held {
+                Some(held) => Some(snapshots.get(held).await?),
+                None => None,
+            };
+            let store = snapshots.store.clone();
+            let open = move || store.open_fetch_of(&request, want, held.as_deref());
+            let fetch = snapshots.workers.run(Work::Compute, open).await?;
+            Ok(Arc::new(fetch))
         };
-        self.opened.get(request.digest(), || open(request)).await
+        self.opened.get(digest, open).await
     }
 
     fn kept(&self, place: &Place) -> Option<Found> {
@@ -122,10 +136,14 @@ impl Chunks {
         }
     }
 
-    /// See to it that the chunk at a place is there when it is asked for.
-    fn prepare(&self, fetch: &Arc<Fetch>, at: Position) {
-        if self.kept(&(fetch.digest(), at)).is_none() {
-            drop(self.begin(fetch, at));
+    /// See to it that the next chunks from a place on are there when they are asked for.
+    fn prepare(&self, fetch: &Arc<Fetch>, mut at: Position) {
+        for _ in 0..AHEAD {
+            match self.kept(&(fetch.digest(), at)) {
+                Some(Some(ready)) => at = ready.next,
+                Some(None) => return,
+                None => return drop(self.begin(fetch, at)),
+            }
         }
     }
 
@@ -133,7 +151,7 @@ impl Chunks {
         let place = (fetch.digest(), at);
         let (this, fetch) = (self.clone(), fetch.clone());
         let compute = || async move {
-            let workers = this.workers.clone();
+            let workers = this.snapshots.workers.clone();
             workers
                 .run(Work::Compute, move || this.compute(&fetch, at))
                 .await
@@ -144,7 +162,7 @@ impl Chunks {
     /// Compute a batch of chunks, each to be found under the place where it begins.
     fn compute(&self, fetch: &Fetch, at: Position) -> Result<Found, Refusal> {
         let request = fetch.digest();
-        let batch = self.store.chunks(fetch, at)?;
+        let batch = self.snapshots.store.chunks(fetch, at)?;
         if batch.is_empty() {
             self.keep((request, at), None, true);
             return Ok(None);
@@ -162,12 +180,17 @@ impl Chunks {
     }
 }
 
+/// What is answered.
+enum Request {
+    /// Being understood; the request itself may be long, and is not kept.
+    Opening(BoxFuture<'static, Result<Arc<Fetch>, Refusal>>),
+    Open(Arc<Fetch>),
+}
+
 /// An answer on its way to one client.
 struct Sending {
     chunks: Chunks,
-    request: FetchRequest,
-    /// The request, when it was understood.
-    fetch: Option<Arc<Fetch>>,
+    request: Request,
     at: Position,
     sent: u64,
     bytes: u64,
@@ -184,10 +207,11 @@ pub(crate) fn answer(
     heartbeat: Duration,
     place: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<proto::FetchResponse, Refusal>> + Send + 'static {
+    let owner = chunks.clone();
+    let opening = async move { owner.open(request).await };
     let sending = Sending {
         chunks: chunks.clone(),
-        request,
-        fetch: None,
+        request: Request::Opening(opening.boxed()),
         at,
         sent: 0,
         bytes: 0,
@@ -217,19 +241,20 @@ pub(crate) fn answer(
 impl Sending {
     /// The next message. Given up while it waits, it changes nothing.
     async fn next(&mut self) -> Result<What, Refusal> {
-        let fetch = match &self.fetch {
-            Some(fetch) => fetch,
-            None => {
-                let opened = self.chunks.open(self.request.clone()).await?;
-                self.fetch.insert(opened)
+        let fetch = match &mut self.request {
+            Request::Open(fetch) => fetch.clone(),
+            Request::Opening(opening) => {
+                let fetch = opening.await?;
+                self.request = Request::Open(fetch.clone());
+                fetch
             }
         };
-        let Some(ready) = self.chunks.get(fetch, self.at).await? else {
+        let Some(ready) = self.chunks.get(&fetch, self.at).await? else {
             return Ok(What::End(proto::FetchEnd { chunks: self.sent }));
         };
         self.at = ready.next;
         // While this one is under way the next one is made.
-        self.chunks.prepare(fetch, self.at);
+        self.chunks.prepare(&fetch, self.at);
         self.sent += 1;
         self.bytes += ready.bytes();
         Ok(What::Chunk(ready.wire.clone()))

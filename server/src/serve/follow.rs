@@ -3,7 +3,6 @@
 use super::changes::Changes;
 use super::work::{Work, Workers};
 use deltaic_client::Entry;
-use deltaic_format::Version;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::refusal::Refusal;
@@ -78,8 +77,6 @@ pub(crate) struct Follower {
     ids: VecDeque<CommitId>,
     /// Read already.
     entries: VecDeque<Entry>,
-    /// The newest version of the first look.
-    caught_up_to: Option<Version>,
 }
 
 impl Follower {
@@ -99,29 +96,24 @@ impl Follower {
             after,
             ids: VecDeque::new(),
             entries: VecDeque::new(),
-            caught_up_to: None,
         }
     }
 
-    /// The next version, and whether it was there at the first look; `None` if there is none yet. Given up in between, it
+    /// The next version; `None` if there is none yet. Given up in between, it
     /// goes on where it was.
     ///
     /// # Errors
     ///
     /// [`Refusal::NotFound`] if the branch is gone, [`Refusal::Conflict`] if it no longer leads on from what was handed
     /// on last.
-    pub(crate) async fn next(&mut self) -> Result<Option<(Entry, bool)>, Refusal> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Entry>, Refusal> {
         if self.entries.is_empty() && self.ids.is_empty() {
             self.look().await?;
         }
         if self.entries.is_empty() && !self.ids.is_empty() {
             self.read().await?;
         }
-        let entry = self.entries.pop_front();
-        Ok(entry.map(|entry| {
-            let was_there = self.caught_up_to.is_some_and(|v| entry.1.version <= v);
-            (entry, was_there)
-        }))
+        Ok(self.entries.pop_front())
     }
 
     /// Look where the branch stands.
@@ -135,12 +127,14 @@ impl Follower {
             let at = || format!("{repo}@{branch}, which stands at {}", head.commit.short());
             let ids = match after {
                 None => VecDeque::new(),
-                Some(after) => ids_after(&store, &at, head.commit, after)?,
+                Some(after) => {
+                    store.must_reach(&repo, after)?;
+                    ids_after(&store, &at, head.commit, after)?
+                }
             };
-            Ok::<_, StoreError>((head.commit, head.version, ids))
+            Ok::<_, StoreError>((head.commit, ids))
         };
-        let (head, version, ids) = self.workers.run(Work::Short, look).await?;
-        self.caught_up_to.get_or_insert(version);
+        let (head, ids) = self.workers.run(Work::Short, look).await?;
         self.after = Some(ids.back().copied().unwrap_or(head));
         self.ids = ids;
         Ok(())
@@ -170,7 +164,7 @@ impl Follower {
     pub(crate) async fn following(
         &mut self,
         between_looks: Duration,
-    ) -> Result<(Entry, bool), Refusal> {
+    ) -> Result<Entry, Refusal> {
         loop {
             if let Some(next) = self.next().await? {
                 return Ok(next);

@@ -9,6 +9,7 @@ use deltaic_format::ids::CommitId;
 use deltaic_format::name::RepoName;
 use deltaic_format::refusal::Refusal;
 use deltaic_format::wire::{commit_id, id_bytes, optional_commit_id, proto};
+use deltaic_store::Store;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -164,6 +165,12 @@ impl Registry {
         Ok(lease.to_wire(id))
     }
 
+    fn repo_of(&self, id: LeaseId) -> Result<RepoName, Refusal> {
+        let leases = self.live();
+        let lease = leases.get(&id).ok_or_else(|| not_found(&id))?;
+        Ok(lease.repo.clone())
+    }
+
     fn release(&self, id: LeaseId) -> Result<(), Refusal> {
         let released = self.live().remove(&id);
         released.map(drop).ok_or_else(|| not_found(&id))
@@ -194,10 +201,12 @@ impl Leases {
         }
     }
 
-    async fn version(&self, commit: CommitId) -> Result<Version, Refusal> {
-        let read = self
-            .state
-            .with_store(Work::Short, move |store| store.read_commit(commit));
+    async fn version(&self, repo: RepoName, commit: CommitId) -> Result<Version, Refusal> {
+        let read = move |store: &Store| {
+            store.must_reach(&repo, commit)?;
+            store.read_commit(commit)
+        };
+        let read = self.state.with_store(Work::Short, read);
         Ok(self.state.in_time(read).await?.version)
     }
 
@@ -214,7 +223,7 @@ impl Leases {
             0 => DEFAULT_TTL,
             ms => Duration::from_millis(ms).clamp(MIN_TTL, MAX_TTL),
         };
-        let version = self.version(commit).await?;
+        let version = self.version(repo.clone(), commit).await?;
         self.state.leases.acquire(Lease {
             repo,
             commit,
@@ -230,7 +239,10 @@ impl Leases {
     async fn renew(&self, request: proto::RenewLeaseRequest) -> Result<proto::Lease, Refusal> {
         let id = lease_id(&request.id)?;
         let held = match optional_commit_id(&request.commit).map_err(invalid)? {
-            Some(commit) => Some((commit, self.version(commit).await?)),
+            Some(commit) => {
+                let repo = self.state.leases.repo_of(id)?;
+                Some((commit, self.version(repo, commit).await?))
+            }
             None => None,
         };
         let proof = match request.proof.as_str() {

@@ -3,6 +3,7 @@
 //! | question | module |
 //! |---|---|
 //! | who is let in, and for how long? | `connections` |
+//! | which requests are read at a time? | `intake` |
 //! | what is logged of a call, and which ones are running? | `calls` |
 //! | how do errors travel? | `status` |
 //! | how many calls reach the store at once? | `work` |
@@ -18,6 +19,7 @@ mod changes;
 mod connections;
 mod fetch;
 mod follow;
+mod intake;
 mod leases;
 mod progress;
 mod session;
@@ -45,6 +47,7 @@ pub(crate) use work::{Work, Workers};
 use crate::report::{Failure, Kind, Result};
 use calls::CallLayer;
 use connections::{Gate, accept, admit};
+use intake::Intake;
 use deltaic_format::wire::{DESCRIPTORS, MAX_MESSAGE_BYTES};
 use deltaic_store::Store;
 use futures::Stream;
@@ -55,6 +58,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::server::{Connected, Router};
 use tower::layer::util::{Identity, Stack};
 
@@ -76,6 +80,8 @@ pub struct ServeOptions {
     pub max_uploads: usize,
     /// Bytes that one upload sends at most.
     pub max_upload_bytes: u64,
+    /// Branches being followed at a time.
+    pub max_watches: usize,
     /// Memory for chunks that may be asked for again, in bytes.
     pub cache_bytes: u64,
     /// Something is sent on a stream at least this often.
@@ -104,6 +110,7 @@ impl Default for ServeOptions {
             max_transfers: 512,
             max_uploads: 64,
             max_upload_bytes: 4 << 40,
+            max_watches: 4096,
             cache_bytes: 256 << 20,
             heartbeat: Duration::from_secs(5),
             keepalive: Duration::from_secs(20),
@@ -200,9 +207,24 @@ where
     let gate = Gate::new(&state.options, shutdown.now.clone());
     let incoming = admit(gate, incoming);
     let stop = shutdown.drain.clone().cancelled_owned();
+    let sweeping = tokio::spawn(sweep(state.clone()));
+    let _sweeping = AbortOnDropHandle::new(sweeping);
     let serving = router.serve_with_incoming_shutdown(incoming, stop);
     let result = shutdown::supervise(serving, &state, &health, &shutdown).await;
     result.map_err(|error| Failure::new(Kind::Error, format!("the server failed: {error}")))
+}
+
+/// Time between two looks for what is left of uploads that nobody goes on with.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(60 * 60);
+
+async fn sweep(state: Arc<State>) {
+    loop {
+        tokio::time::sleep(BETWEEN_SWEEPS).await;
+        let swept = state.with_store(Work::Short, Store::sweep_uploads).await;
+        if let Err(error) = swept {
+            tracing::warn!(%error, "what is left of uploads cannot be swept");
+        }
+    }
 }
 
 /// All services with their limits.
@@ -210,7 +232,7 @@ fn services(
     state: &Arc<State>,
 ) -> Result<(
     tonic_health::server::HealthReporter,
-    Router<Stack<CallLayer, Identity>>,
+    Router<Stack<Intake, Stack<CallLayer, Identity>>>,
 )> {
     use admin_server::AdminServer;
     use leases_server::LeasesServer;
@@ -222,6 +244,7 @@ fn services(
     const SMALL_MESSAGE_BYTES: usize = 4 << 20;
 
     let options = &state.options;
+    let window = window_of(options.max_connections);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .build_v1()
@@ -230,13 +253,14 @@ fn services(
     let router = tonic::transport::Server::builder()
         .max_concurrent_streams(options.max_streams_per_connection)
         .concurrency_limit_per_connection(options.max_streams_per_connection as usize)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(window / 4 * 3)
+        .initial_connection_window_size(window)
         .http2_max_header_list_size(MAX_HEADER_BYTES)
         .http2_max_pending_accept_reset_streams(Some(32))
         .http2_keepalive_interval(Some(options.keepalive))
         .http2_keepalive_timeout(Some(options.keepalive))
         .layer(CallLayer::new(&state.calls))
+        .layer(Intake::new(options.request_timeout))
         .add_service(health_service)
         .add_service(reflection)
         .add_service(
@@ -266,11 +290,15 @@ fn services(
     Ok((health, router))
 }
 
-/// What a sender of an upload may have under way: a long fat link carries 1 Gbit/s × 150 ms = 19 MB.
-const STREAM_WINDOW: u32 = 24 << 20;
+/// What all connections together may have under way to the server: that much memory it takes if nothing of it is read.
+const WINDOWS_BYTES: u64 = 8 << 30;
 
-/// The same for all uploads of one connection.
-const CONNECTION_WINDOW: u32 = 32 << 20;
+/// What one may have under way, and one of its streams three quarters of it: 8 MiB carry 400 Mbit/s over a long link of
+/// 150 ms.
+fn window_of(connections: usize) -> u32 {
+    let share = WINDOWS_BYTES / (connections as u64).max(1);
+    share.clamp(1 << 20, 16 << 20) as u32
+}
 
 /// Headers of one request.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
@@ -283,7 +311,8 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
     rustdoc::all,
     reason = "made from the proto files"
 )]
-mod made {
+#[doc(hidden)]
+pub mod made {
     include!(concat!(env!("OUT_DIR"), "/deltaic.v1.rs"));
 }
 

@@ -1,6 +1,7 @@
 //! Refusals as gRPC statuses: a code for everyone, and in the details the reason and what it names, so that a client
 //! gets back the refusal that it was.
 
+use super::upload::ending;
 use deltaic_format::FormatError;
 use deltaic_format::refusal::Refusal;
 use deltaic_format::wire::{DOMAIN, refusal_to_reason};
@@ -20,6 +21,8 @@ fn code(refusal: &Refusal) -> Code {
         | Refusal::Invalid { .. }
         | Refusal::Upload { .. }
         | Refusal::Checkpoint { .. } => Code::InvalidArgument,
+        // What is stored is as good as before, so it is no loss of data.
+        Refusal::Damaged { .. } => Code::Aborted,
         Refusal::Corrupt { .. } => Code::DataLoss,
         Refusal::NoSpace { .. } | Refusal::Exhausted { .. } => Code::ResourceExhausted,
         Refusal::Unavailable { .. } => Code::Unavailable,
@@ -31,6 +34,11 @@ fn code(refusal: &Refusal) -> Code {
 
 /// A refusal as a status. The log has it in full.
 pub(crate) fn status(refusal: Refusal) -> Status {
+    let refusal = match refusal {
+        // Whoever is told has not stopped anything: it is the server that does.
+        Refusal::Interrupted => ending(),
+        refusal => refusal,
+    };
     match code(&refusal) {
         Code::Internal | Code::DataLoss => tracing::error!(%refusal, "failed"),
         _ => tracing::debug!(%refusal, "refused"),
@@ -73,10 +81,12 @@ fn shortened(mut text: String, most: usize, whole_words: bool) -> String {
     text
 }
 
-/// What a client sent is none of what it may send.
+/// What a client sent is none of what it may send, or not what it sent.
 pub(crate) fn invalid(error: FormatError) -> Refusal {
-    Refusal::Invalid {
-        what: error.to_string(),
+    let what = error.to_string();
+    match error {
+        FormatError::Checksum { .. } => Refusal::Damaged { what },
+        _ => Refusal::Invalid { what },
     }
 }
 
@@ -113,6 +123,7 @@ mod tests {
             (not_found, Code::NotFound),
             (Refusal::Conflict { what: what() }, Code::Aborted),
             (Refusal::Upload { what: what() }, Code::InvalidArgument),
+            (Refusal::Damaged { what: what() }, Code::Aborted),
             (Refusal::Invalid { what: what() }, Code::InvalidArgument),
             (corrupt, Code::DataLoss),
             (Refusal::NoSpace { place: what() }, Code::ResourceExhausted),
@@ -122,13 +133,19 @@ mod tests {
                 Refusal::Incompatible { what: what() },
                 Code::FailedPrecondition,
             ),
-            (Refusal::Interrupted, Code::Cancelled),
             (Refusal::Failed { what: what() }, Code::Internal),
         ] {
             let status = status(refusal.clone());
             assert_eq!(status.code(), code, "{refusal:?}");
             assert_eq!(back(&status), refusal);
         }
+    }
+
+    #[test]
+    fn only_clients_interrupt_clients() {
+        let status = status(Refusal::Interrupted);
+        assert_eq!(status.code(), Code::Unavailable);
+        assert_eq!(back(&status), ending());
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(crate) fn watched<T: Send + 'static>(
         async move {
             let work = move |store: &Store| work(store, &*relay);
             match kind {
-                Work::Write => owner.change(work).await,
+                Work::Write | Work::Refs => owner.change(kind, work).await,
                 kind => owner.with_store(kind, work).await,
             }
         }

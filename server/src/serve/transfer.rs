@@ -10,10 +10,10 @@ use super::upload::Receiving;
 use super::work::Work;
 use crate::embedded::plan;
 use deltaic_format::fetch::FetchRequest;
-use deltaic_format::ids::FileId;
+use deltaic_format::name::RepoName;
 use deltaic_format::refusal::Refusal;
-use deltaic_format::wire::{file_id, proto};
-use deltaic_store::Store;
+use deltaic_format::wire::{commit_id, file_id, proto};
+use deltaic_store::{FoundFile, Store};
 use futures::{FutureExt, StreamExt, stream};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -88,7 +88,12 @@ impl Transfer {
         request: proto::GetFileRequest,
     ) -> Result<Answer<proto::GetFileResponse>, Refusal> {
         let place = self.state.transfer()?;
-        let file = file_id(&request.file).map_err(invalid)?;
+        let repo = RepoName::new(request.repo).map_err(invalid)?;
+        let version = commit_id(&request.commit).map_err(invalid)?;
+        let id = file_id(&request.file).map_err(invalid)?;
+        let version = self.state.snapshot(&repo, version).await?;
+        let find = move |store: &Store| store.find_file(&repo, &version, id);
+        let file = self.state.with_store(Work::Short, find).await?;
         let first = self.file_part(file, request.offset).await?;
         let owner = Self::new(&self.state);
         let sending = (owner, place, request.offset, Some(first));
@@ -112,7 +117,7 @@ impl Transfer {
         Ok(Answer::new(call, parts))
     }
 
-    async fn file_part(&self, file: FileId, offset: u64) -> Result<(Vec<u8>, bool), Refusal> {
+    async fn file_part(&self, file: FoundFile, offset: u64) -> Result<(Vec<u8>, bool), Refusal> {
         let part = move |store: &Store| store.file_part(file, offset);
         self.state.with_store(Work::Compute, part).await
     }

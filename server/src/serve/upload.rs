@@ -6,6 +6,7 @@ use super::status::invalid;
 use super::steps::Pulse;
 use super::work::{Work, Workers};
 use deltaic_format::answers::CommitOutcome;
+use deltaic_format::fetch::Delivery;
 use deltaic_format::refusal::Refusal;
 use deltaic_format::upload::{UploadId, UploadItem, UploadPosition, UploadTarget};
 use deltaic_format::wire::{item_from_wire, proto};
@@ -20,11 +21,15 @@ use std::time::Duration;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
+use tonic::{Code, Status};
 use tracing::Instrument;
 
 /// Bytes that are taken in while others are being written.
 const PENDING_BYTES: u64 = 4 << 20;
+
+/// What an item takes beside its bytes, and each of its spans.
+const ITEM_BYTES: u64 = 128;
+const SPAN_BYTES: u64 = 32;
 
 /// When it may be worth trying again where there are too many.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -94,7 +99,7 @@ impl Uploads {
             let mut slots = self.slots();
             let slot = slots.entry(target.id).or_default();
             if let Some(finishing) = &slot.finishing {
-                return if finishing.target == *target {
+                return if finishing.target.is_same_upload(target) {
                     Ok(Claimed::Finishing(finishing.clone()))
                 } else {
                     Err(taken_over())
@@ -161,7 +166,7 @@ impl Uploads {
         let task = async move {
             let finish =
                 move |store: &deltaic_store::Store| store.finish_upload(upload, &*progress);
-            let outcome = owner.change(finish).await;
+            let outcome = owner.change(Work::Write, finish).await;
             match &outcome {
                 Ok(CommitOutcome { id, version, .. }) => {
                     tracing::info!(commit = %id.short(), version = version.0, "committed");
@@ -328,19 +333,48 @@ where
     ) -> Result<Upload, Refusal> {
         let mut taking = Taking {
             items: upload.items(),
+            all_bytes: upload.bytes() + upload.items() * ITEM_BYTES,
             upload: Some(upload),
             writing: None,
             pending: Vec::new(),
             pending_bytes: 0,
-            all_bytes: 0,
             complete: false,
         };
         let result = self.take(&mut taking, given_up).await;
-        // Whoever comes next finds the upload closed.
-        if let Some(writing) = taking.writing.take() {
-            let _ = writing.await;
+        if let Err(refusal) = &result {
+            let lost = matches!(refusal, Refusal::Interrupted | Refusal::Unavailable { .. });
+            self.keep(taking, lost).await;
         }
         result
+    }
+
+    /// Hold what arrived whole before it went wrong, so that it need not be sent again; where the connection was lost, also
+    /// what nobody has looked at yet. Whoever comes next finds the upload closed.
+    async fn keep(&mut self, mut taking: Taking, lost: bool) {
+        let most = self.state.options.max_upload_bytes;
+        let mut upload = match taking.writing.take() {
+            Some(writing) => writing.await.ok(),
+            None => taking.upload.take(),
+        };
+        let mut more = lost && !taking.complete;
+        while let Some(held) = upload.take() {
+            while more && taking.pending_bytes < PENDING_BYTES {
+                let next = self.requests.next().now_or_never().flatten();
+                let taken = match understood(next) {
+                    Ok(sent @ Some(Sent::Item(_))) => taking.take(sent, most),
+                    Ok(_) => Err(Refusal::Interrupted),
+                    Err(refusal) => Err(refusal),
+                };
+                more = taken.is_ok();
+            }
+            let items = std::mem::take(&mut taking.pending);
+            taking.pending_bytes = 0;
+            if items.is_empty() {
+                return;
+            }
+            // An item that cannot be held is refused again when it is sent again.
+            upload = append_items(&self.state.workers, held, items).await.ok();
+        }
     }
 
     async fn take(
@@ -415,6 +449,7 @@ struct Taking {
     writing: Option<BoxFuture<'static, Result<Upload, Refusal>>>,
     pending: Vec<(UploadPosition, UploadItem)>,
     pending_bytes: u64,
+    /// What came in all, over earlier connections too.
     all_bytes: u64,
     items: u64,
     complete: bool,
@@ -435,7 +470,7 @@ impl Taking {
             }
         };
         let (position, item) = item_from_wire(item).map_err(invalid)?;
-        let bytes = item.len() + position.len() as u64;
+        let bytes = weight(&position, &item);
         self.all_bytes += bytes;
         if self.all_bytes > most {
             return Err(Refusal::Exhausted {
@@ -467,15 +502,26 @@ impl Taking {
     }
 }
 
+/// What an item takes in memory or on disk, about: never nothing.
+fn weight(position: &UploadPosition, item: &UploadItem) -> u64 {
+    let spans = match item {
+        UploadItem::Delivery(Delivery::Patches { members, .. }) => members.len(),
+        _ => 1,
+    };
+    item.len() + position.len() as u64 + ITEM_BYTES + spans as u64 * SPAN_BYTES
+}
+
 fn held(items: u64) -> proto::UploadResponse {
     proto::UploadResponse {
         what: Some(Told::Held(proto::UploadProgress { items })),
     }
 }
 
+/// The refusal of a sender that sends nothing; it may come back as soon as it has something.
 fn idle(patience: Duration) -> Refusal {
-    Refusal::Unavailable {
+    Refusal::Exhausted {
         what: format!("nothing was sent for {} s", patience.as_secs()),
+        retry_after: Some(Duration::ZERO),
     }
 }
 
@@ -491,9 +537,14 @@ fn understood(
 ) -> Result<Option<Sent>, Refusal> {
     match message {
         Some(Ok(message)) => Ok(message.what),
-        Some(Err(status)) => Err(Refusal::Invalid {
-            what: format!("the upload cannot be read: {}", status.message()),
-        }),
+        Some(Err(status)) => {
+            let what = format!("the upload cannot be read: {}", status.message());
+            // What is no message at all did not leave its sender like that.
+            Err(match status.code() {
+                Code::Internal => Refusal::Damaged { what },
+                _ => Refusal::Invalid { what },
+            })
+        }
         None => Err(Refusal::Unavailable {
             what: "the upload was cut off before its end".to_owned(),
         }),

@@ -9,7 +9,7 @@ use super::steps::{Step, steps, watched};
 use super::upload::ending;
 use super::work::Work;
 use bytes::Bytes;
-use deltaic_format::answers::{CommitRequest, Expect};
+use deltaic_format::answers::{CommitRequest, Expect, VersionStats};
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::{CanonicalObject, RefRecord, SignedRef};
@@ -70,16 +70,60 @@ impl Versions {
         &self,
         change: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Refusal> {
-        self.state.in_time(self.state.change(change)).await
+        self.state.change_in_time(change).await
     }
 
-    fn log(
+    fn list_unreached(
+        &self,
+        call: Option<Arc<Call>>,
+        request: proto::ListUnreachedRequest,
+    ) -> Result<Answer<proto::ListUnreachedResponse>, Refusal> {
+        let (repo, name) = names(request.repo, request.branch)?;
+        let listed = watched(&self.state, Work::Compute, move |store, _| {
+            store.unreached_without(&repo, &name)
+        });
+        let messages = listed.map_ok(|step| {
+            let mut message = proto::ListUnreachedResponse::default();
+            match step {
+                Step::At(progress) => message.progress = Some(progress),
+                Step::Done(versions) => {
+                    message.versions = versions.into_iter().map(|version| version.0).collect();
+                }
+            }
+            message
+        });
+        Ok(Answer::new(call, messages))
+    }
+
+    fn resolve(
+        &self,
+        call: Option<Arc<Call>>,
+        request: proto::ResolveRequest,
+    ) -> Result<Answer<proto::ResolveResponse>, Refusal> {
+        let repo = repo(request.repo)?;
+        let selector: Selector = request.revision.parse().map_err(invalid)?;
+        let resolved = watched(&self.state, Work::Compute, move |store, _| {
+            store.resolve(&repo, &selector)
+        });
+        let messages = resolved.map_ok(|step| {
+            let mut message = proto::ResolveResponse::default();
+            match step {
+                Step::At(progress) => message.progress = Some(progress),
+                Step::Done(commit) => message.commit = id_bytes(&commit),
+            }
+            message
+        });
+        Ok(Answer::new(call, messages))
+    }
+
+    async fn log(
         &self,
         call: Option<Arc<Call>>,
         request: proto::LogRequest,
     ) -> Result<Answer<proto::LogResponse>, Refusal> {
-        repo(request.repo)?;
+        let repo = repo(request.repo)?;
         let head = commit(&request.commit)?;
+        self.state.must_reach(&repo, head).await?;
         let limit = match request.limit {
             0 => u64::MAX,
             limit => limit,
@@ -109,10 +153,10 @@ impl Versions {
         call: Option<Arc<Call>>,
         request: proto::GetSnapshotRequest,
     ) -> Result<Answer<proto::GetSnapshotResponse>, Refusal> {
-        repo(request.repo)?;
+        let repo = repo(request.repo)?;
         let id = commit(&request.commit)?;
         let place = self.state.transfer()?;
-        let snapshot = self.state.snapshot(id).await?;
+        let snapshot = self.state.snapshot(&repo, id).await?;
         // Encoding a million tensors takes a while too.
         let parts = move || Ok::<_, Refusal>(snapshot_parts(&snapshot).collect::<Vec<_>>());
         let parts = self.state.workers.run(Work::Compute, parts).await?;
@@ -123,27 +167,32 @@ impl Versions {
         Ok(Answer::new(call, parts))
     }
 
-    async fn get_stats(
+    fn get_stats(
         &self,
         call: Option<Arc<Call>>,
         request: proto::GetStatsRequest,
     ) -> Result<Answer<proto::GetStatsResponse>, Refusal> {
-        repo(request.repo)?;
-        let snapshot = self.state.snapshot(commit(&request.commit)?).await?;
-        let stats = move |store: &Store| store.version_stats(&snapshot);
-        let stats = self.state.with_store(Work::Compute, stats).await?;
-        let first = proto::GetStatsResponse {
-            version: Some(proto::VersionStats::from(&stats)),
-            tensors: Vec::new(),
-        };
-        let pages: Vec<_> = (stats.tensors.chunks(TENSORS_PAGE))
-            .map(|page| proto::GetStatsResponse {
-                version: None,
-                tensors: page.iter().map(proto::TensorStats::from).collect(),
-            })
-            .collect();
-        let messages = std::iter::once(first).chain(pages).map(Ok);
-        Ok(Answer::new(call, stream::iter(messages)))
+        let (repo, id) = (repo(request.repo)?, commit(&request.commit)?);
+        let owner = self.state.clone();
+        let counted = steps(&self.state, move |_| {
+            async move {
+                let snapshot = owner.snapshot(&repo, id).await?;
+                let stats = move |store: &Store| store.version_stats(&snapshot);
+                owner.with_store(Work::Long, stats).await
+            }
+            .boxed()
+        });
+        let messages = counted.map_ok(|step| {
+            let messages = match step {
+                Step::At(progress) => vec![proto::GetStatsResponse {
+                    progress: Some(progress),
+                    ..Default::default()
+                }],
+                Step::Done(stats) => stats_messages(&stats),
+            };
+            stream::iter(messages.into_iter().map(Ok))
+        });
+        Ok(Answer::new(call, messages.try_flatten()))
     }
 
     fn diff(
@@ -151,12 +200,13 @@ impl Versions {
         call: Option<Arc<Call>>,
         request: proto::DiffRequest,
     ) -> Result<Answer<proto::DiffResponse>, Refusal> {
-        repo(request.repo)?;
+        let repo = repo(request.repo)?;
         let (from, to) = (commit(&request.from)?, commit(&request.to)?);
         let owner = self.state.clone();
         let compared = steps(&self.state, move |relay| {
             async move {
-                let (from, to) = (owner.snapshot(from).await?, owner.snapshot(to).await?);
+                let from = owner.snapshot(&repo, from).await?;
+                let to = owner.snapshot(&repo, to).await?;
                 let diff = move |store: &Store| {
                     let diffs = store.diff(&from, &to, &*relay)?;
                     Ok(diffs_to_wire(&from, &to, &diffs))
@@ -227,14 +277,15 @@ impl Versions {
         let state = &self.state;
         let parts = (&state.store, &state.workers, &state.options.changes);
         let (repo, branch) = names(request.repo, request.branch)?;
+        let place = state.watch()?;
         let mut follower = Follower::new(parts, repo, branch, after);
         // Where it begins is settled before the client is told that it is being served.
         let first = state.in_time(follower.next()).await?;
         let heartbeat = state.options.heartbeat;
         let drain = state.shutdown.drain.clone();
-        let following = (follower, first, drain);
+        let following = (follower, first, (drain, place));
         let messages =
-            stream::try_unfold(following, move |(mut follower, first, drain)| async move {
+            stream::try_unfold(following, move |(mut follower, first, (drain, place))| async move {
                 let next = match first {
                     Some(first) => Some(first),
                     None => tokio::select! {
@@ -245,15 +296,27 @@ impl Versions {
                         () = tokio::time::sleep(heartbeat) => None,
                     },
                 };
-                let version = next.map(|((_, commit), caught_up)| proto::WatchedVersion {
+                let version = next.map(|(_, commit)| proto::WatchedVersion {
                     commit: commit.to_bytes().into(),
-                    caught_up,
                 });
                 let message = proto::WatchResponse { version };
-                Ok(Some((message, (follower, None, drain))))
+                Ok(Some((message, (follower, None, (drain, place)))))
             });
         Ok(Answer::new(call, messages))
     }
+}
+
+/// Statistics in messages: the version's, then its tensors'.
+fn stats_messages(stats: &VersionStats) -> Vec<proto::GetStatsResponse> {
+    let first = proto::GetStatsResponse {
+        version: Some(proto::VersionStats::from(stats)),
+        ..Default::default()
+    };
+    let pages = (stats.tensors.chunks(TENSORS_PAGE)).map(|page| proto::GetStatsResponse {
+        tensors: page.iter().map(proto::TensorStats::from).collect(),
+        ..Default::default()
+    });
+    std::iter::once(first).chain(pages).collect()
 }
 
 /// A branch's record as it travels.
@@ -318,25 +381,23 @@ impl versions_server::Versions for Versions {
     ) -> Result<Response<proto::DeleteBranchResponse>, Status> {
         let request = request.into_inner();
         let (repo, name) = names(request.repo, request.name).map_err(status)?;
-        let delete = move |store: &Store| store.delete_branch(&repo, &name);
+        let expected = optional_commit_id(&request.expected).map_err(|e| status(invalid(e)))?;
+        let delete = move |store: &Store| store.delete_branch(&repo, &name, expected);
         let record = self.change(delete).await.map_err(status)?;
         Ok(Response::new(proto::DeleteBranchResponse {
             r#ref: record_bytes(record),
         }))
     }
 
+    type ListUnreachedStream = Answer<proto::ListUnreachedResponse>;
+
     async fn list_unreached(
         &self,
         request: Request<proto::ListUnreachedRequest>,
-    ) -> Result<Response<proto::ListUnreachedResponse>, Status> {
-        let request = request.into_inner();
-        let (repo, name) = names(request.repo, request.branch).map_err(status)?;
-        let list = move |store: &Store| store.unreached_without(&repo, &name);
-        let list = self.state.with_store(Work::Compute, list);
-        let versions = self.state.in_time(list).await.map_err(status)?;
-        Ok(Response::new(proto::ListUnreachedResponse {
-            versions: versions.into_iter().map(|version| version.0).collect(),
-        }))
+    ) -> Streamed<Self::ListUnreachedStream> {
+        let call = Call::of(&request);
+        let unreached = self.list_unreached(call, request.into_inner());
+        unreached.map(Response::new).map_err(status)
     }
 
     async fn create_tag(
@@ -366,19 +427,15 @@ impl versions_server::Versions for Versions {
         }))
     }
 
+    type ResolveStream = Answer<proto::ResolveResponse>;
+
     async fn resolve(
         &self,
         request: Request<proto::ResolveRequest>,
-    ) -> Result<Response<proto::ResolveResponse>, Status> {
-        let request = request.into_inner();
-        let repo = repo(request.repo).map_err(status)?;
-        let selector: Selector = (request.revision.parse()).map_err(|e| status(invalid(e)))?;
-        let resolve = move |store: &Store| store.resolve(&repo, &selector);
-        let resolve = self.state.with_store(Work::Compute, resolve);
-        let commit = self.state.in_time(resolve).await.map_err(status)?;
-        Ok(Response::new(proto::ResolveResponse {
-            commit: id_bytes(&commit),
-        }))
+    ) -> Streamed<Self::ResolveStream> {
+        let call = Call::of(&request);
+        let resolve = self.resolve(call, request.into_inner());
+        resolve.map(Response::new).map_err(status)
     }
 
     type LogStream = Answer<proto::LogResponse>;
@@ -386,6 +443,7 @@ impl versions_server::Versions for Versions {
     async fn log(&self, request: Request<proto::LogRequest>) -> Streamed<Self::LogStream> {
         let call = Call::of(&request);
         let log = self.log(call, request.into_inner());
+        let log = self.state.in_time(log).await;
         log.map(Response::new).map_err(status)
     }
 
@@ -409,7 +467,6 @@ impl versions_server::Versions for Versions {
     ) -> Streamed<Self::GetStatsStream> {
         let call = Call::of(&request);
         let stats = self.get_stats(call, request.into_inner());
-        let stats = self.state.in_time(stats).await;
         stats.map(Response::new).map_err(status)
     }
 

@@ -20,14 +20,16 @@ pub(crate) enum Work {
     Compute,
     /// Goes through much of the store, or of what was uploaded.
     Long,
-    /// Changes refs: one at a time, as the store has it, so that those who wait need no thread for it.
+    /// Writes a commit: one at a time, as the store has it, so that those who wait need no thread for it.
     Write,
+    /// Changes refs, which takes no time: likewise, beside a commit.
+    Refs,
 }
 
 /// Threads for each kind of work.
 #[derive(Debug, Clone)]
 pub(crate) struct Workers {
-    lines: Arc<[Line; 4]>,
+    lines: Arc<[Line; 5]>,
     running: TaskTracker,
 }
 
@@ -46,7 +48,13 @@ impl Workers {
             waiting: AtomicUsize::new(0),
         };
         Self {
-            lines: Arc::new([line(32), line(cores.max(2)), line(cores.max(2)), line(1)]),
+            lines: Arc::new([
+                line(32),
+                line(cores.max(2)),
+                line(cores.max(2)),
+                line(1),
+                line(1),
+            ]),
             running: TaskTracker::new(),
         }
     }

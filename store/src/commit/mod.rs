@@ -248,6 +248,16 @@ impl Store {
         branch: &BranchName,
         expect: Option<Expect>,
     ) -> Result<Option<Snapshot>> {
+        let stands = self.check_parent(repo, branch, expect)?;
+        stands.map(|id| self.snapshot(id)).transpose()
+    }
+
+    fn check_parent(
+        &self,
+        repo: &RepoName,
+        branch: &BranchName,
+        expect: Option<Expect>,
+    ) -> Result<Option<CommitId>> {
         let head = self.find_branch(repo, branch)?;
         if head.is_none() && self.exists(repo)? {
             return Err(StoreError::not_found(
@@ -269,8 +279,7 @@ impl Store {
                     "branch {branch} of {repo} was deleted, and its version numbers are never used again"
                 ),
             }),
-            None => Ok(None),
-            Some(id) => self.snapshot(id).map(Some),
+            stands => Ok(stands),
         }
     }
 
@@ -315,6 +324,11 @@ impl Store {
         grown: u64,
         mut batch: Batch,
     ) -> Result<Published> {
+        let changing = self.change_refs();
+        // What was found at the beginning must still hold: branches and tags are made and deleted meanwhile.
+        let parent = commit.parents.first();
+        let expect = parent.map_or(Expect::Nothing, |&parent| Expect::Commit(parent));
+        self.check_parent(repo, branch, Some(expect))?;
         let id = commit.id();
         batch.put(Table::Trees, commit.tree.0, tree);
         batch.put(Table::Commits, id.0, commit.to_bytes());
@@ -329,7 +343,7 @@ impl Store {
         put_ref(&mut batch, &record);
         let new_bytes = grown + batch.len();
         batch.put(Table::Growth, id.0, new_bytes.to_le_bytes());
-        self.database().publish(batch)?;
+        changing.publish(batch)?;
         Ok(Published {
             id,
             version: commit.version,

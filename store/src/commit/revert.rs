@@ -29,7 +29,7 @@ impl Store {
         let parent = parent.ok_or_else(|| {
             StoreError::not_found("branch", format!("{} of {}", request.branch, request.repo))
         })?;
-        let mut wanted = self.snapshot(target)?;
+        let mut wanted = self.snapshot_of(&request.repo, target)?;
         let wishes = deltaic_format::fetch::wishes_between(Some(&parent), &wanted);
         progress.phase("comparing", Some(wanted.full_bytes()));
         let (changed, patch_bytes) = self.list_patches(&mut wanted, &wishes, progress)?;

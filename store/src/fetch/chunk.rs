@@ -1,7 +1,7 @@
 //! What goes into which chunk.
 //!
 //! A set of patches begins with the first piece after a chunk and takes whole pieces until it is nearly full, or the next
-//! piece is of another class or comes as content. A dense piece has sets of its own, each of a few of its spans. So where
+//! piece is of another class, comes as content, or begins a stored set that is sent as it is. A dense piece has sets of its own, each of a few of its spans. So where
 //! a chunk ends follows from where it begins.
 
 use super::Fetch;
@@ -10,6 +10,7 @@ use super::piece::{EncodedSpan, SliceFeed};
 use super::walk::{Room, Unit, Walk, What};
 use crate::contents::Contents;
 use crate::error::Result;
+use bytes::Bytes;
 use deltaic_format::ElementClass;
 use deltaic_format::fetch::{
     AnswerKind, Chunk, DELIVERY_BYTES, Delivery, Position, SPAN_ELEMENTS, Span,
@@ -72,6 +73,7 @@ pub(super) struct Batch<'f> {
 enum Part {
     Changes(u64, Changes),
     Contents(u64, Vec<EncodedSpan>),
+    Stored(Bytes, Vec<Span>),
 }
 
 /// A set that is not encoded yet.
@@ -168,10 +170,15 @@ impl<'f> Batch<'f> {
                     let spans = contents.encode_content(&unit.job, first, limit)?;
                     Part::Contents(first, spans)
                 }
+                What::Stored(bytes, members) => Part::Stored(bytes, members),
             };
             Ok((unit.job, part))
         };
-        let parts: Result<Vec<(Arc<Job<'f>>, Part)>> = window.into_par_iter().map(part).collect();
+        let parts: Result<Vec<(Arc<Job<'f>>, Part)>> = match window.iter().any(Unit::is_work) {
+            true if window.len() > 1 => window.into_par_iter().map(part).collect(),
+            // What is only read needs no other threads, which have others to serve.
+            _ => window.into_iter().map(part).collect(),
+        };
         let mut goes_on = true;
         for (job, part) in parts? {
             self.since += 1;
@@ -183,6 +190,7 @@ impl<'f> Batch<'f> {
                         break;
                     }
                 }
+                Part::Stored(bytes, members) => self.stored(&job, bytes, members),
             }
         }
         self.encode()?;
@@ -286,10 +294,28 @@ impl<'f> Batch<'f> {
         self.end == all
     }
 
+    /// Take a set as it is stored; `job` has its last member.
+    fn stored(&mut self, job: &Job<'_>, bytes: Bytes, members: Vec<Span>) {
+        let end = members.last().map_or(0, Span::end);
+        self.since = 0;
+        self.bytes += bytes.len() as u64;
+        self.end = job.position_after(end, AnswerKind::Patches);
+        self.chunks.push(Chunk {
+            delivery: Delivery::Patches {
+                members: members.into(),
+                bytes,
+            },
+            next: self.end,
+        });
+    }
+
     /// Encode the sets that are closed.
     fn encode(&mut self) -> Result<()> {
         let closed = std::mem::take(&mut self.closed);
-        let chunks: Result<Vec<Chunk>> = closed.into_par_iter().map(ClosedSet::encode).collect();
+        let chunks: Result<Vec<Chunk>> = match closed.len() {
+            0 | 1 => closed.into_iter().map(ClosedSet::encode).collect(),
+            _ => closed.into_par_iter().map(ClosedSet::encode).collect(),
+        };
         for chunk in chunks? {
             self.bytes += chunk.delivery.len();
             self.end = chunk.next;
@@ -306,7 +332,7 @@ impl Contents {
     }
 }
 
-fn span_of(job: &Job<'_>, elements: &Range<u64>) -> Span {
+pub(super) fn span_of(job: &Job<'_>, elements: &Range<u64>) -> Span {
     let span = Span {
         tensor: job.wish.tensor,
         first: elements.start,
@@ -333,7 +359,7 @@ struct OpenSet {
 impl OpenSet {
     /// Whether the unit can go into it.
     fn takes(&self, unit: &Unit<'_>) -> bool {
-        !unit.is_content() && self.class.is_none_or(|class| class == unit.class())
+        unit.is_changes() && self.class.is_none_or(|class| class == unit.class())
     }
 
     fn elements(&self) -> u64 {

@@ -6,16 +6,20 @@
 //!
 //! | question | module |
 //! |---|---|
+//! | what may someone hold? | `held` |
 //! | patch or content? | `answer` |
 //! | which pieces come next, and what do they cost? | `walk` |
+//! | which stored sets are sent as they are? | `stored` |
 //! | how is a piece composed or read? | `piece` |
 //! | what goes into which chunk? | `chunk` |
 //! | what would it take? | `plan` |
 
 mod answer;
 mod chunk;
+mod held;
 mod piece;
 mod plan;
+mod stored;
 mod walk;
 
 use crate::error::{Result, StoreError};
@@ -24,25 +28,30 @@ use crate::store::Store;
 use answer::Decision;
 use chunk::{Batch, WholeContents};
 use deltaic_format::FormatError;
-use deltaic_format::fetch::{AnswerKind, Chunk, FetchPlan, FetchRequest, Position};
-use deltaic_format::fetch::{RequestDigest, SPAN_ELEMENTS};
+use deltaic_format::fetch::{
+    AnswerKind, Chunk, FetchPlan, FetchRequest, HeldContents, Position, RequestDigest, SPAN_ELEMENTS,
+};
 use deltaic_format::ids::TensorId;
 use deltaic_format::object::Snapshot;
 use deltaic_format::progress::Progress;
 use deltaic_format::slice::SliceMap;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A request that was understood: what is wanted, and in which order it is answered.
 #[derive(Debug)]
 pub struct Fetch {
     digest: RequestDigest,
-    want: Snapshot,
+    want: Arc<Snapshot>,
     /// In the order of the answer.
     wishes: Vec<Wish>,
     /// What was found out about each, since deciding may mean composing.
     decisions: Vec<Decision>,
     slices: BTreeMap<usize, SliceMap>,
 }
+
+/// Bytes that a slice takes in memory, about.
+const SLICE_MEMORY: usize = 512;
 
 /// A wished tensor.
 #[derive(Debug)]
@@ -72,6 +81,13 @@ impl Fetch {
     /// The version that is wanted.
     pub fn want(&self) -> &Snapshot {
         &self.want
+    }
+
+    /// Bytes that it takes in memory, beside the version, about.
+    pub fn memory(&self) -> u64 {
+        let wishes = self.wishes.len() * (size_of::<Wish>() + size_of::<Decision>());
+        let slices = self.slices.len() * SLICE_MEMORY;
+        (size_of::<Self>() + wishes + slices) as u64
     }
 
     /// Elements of a wished tensor, or of the slice that is wanted of it.
@@ -112,20 +128,64 @@ impl Fetch {
     }
 }
 
+/// The wishes, which are those of `request` in its order, whose held contents are listed in it.
+fn listed<'w>(request: &FetchRequest, wishes: &'w mut [Wish]) -> Vec<&'w mut Wish> {
+    let mut runs = request.wishes.iter();
+    let mut run = runs.next();
+    let is_listed = |wish: &&mut Wish| {
+        while run.is_some_and(|run| run.tensors.end <= wish.tensor) {
+            run = runs.next();
+        }
+        run.is_some_and(|run| matches!(run.held, HeldContents::Listed(_)))
+    };
+    wishes.iter_mut().filter(is_listed).collect()
+}
+
 impl Store {
     /// Understand a request: read the versions that it names and put its wishes in the order of the answer.
     ///
     /// # Errors
     ///
-    /// [`StoreError::NotFound`] if a version that it names is not in the store, [`StoreError::Invalid`] if its wishes or
-    /// slices do not fit the wanted one.
+    /// [`StoreError::NotFound`] if the repository does not have a version that it names, [`StoreError::Invalid`] if its
+    /// wishes or slices do not fit the wanted one.
     pub fn open_fetch(&self, request: &FetchRequest) -> Result<Fetch> {
+        self.check_fetch(request)?;
         let want = self.snapshot(request.want)?;
         let held = request.held.map(|id| self.snapshot(id)).transpose()?;
+        self.open_fetch_of(request, Arc::new(want), held.as_ref())
+    }
+
+    /// Fails unless the repository that a request names has the versions that it names.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotFound`] if it does not have one.
+    pub fn check_fetch(&self, request: &FetchRequest) -> Result<()> {
+        let versions = std::iter::once(request.want).chain(request.held);
+        versions
+            .into_iter()
+            .try_for_each(|id| self.must_reach(&request.repo, id))
+    }
+
+    /// Understand a request whose versions were read, and [checked](Self::check_fetch), before.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_fetch`](Self::open_fetch).
+    pub fn open_fetch_of(
+        &self,
+        request: &FetchRequest,
+        want: Arc<Snapshot>,
+        held: Option<&Snapshot>,
+    ) -> Result<Fetch> {
+        if want.id != request.want || held.map(|held| held.id) != request.held {
+            let what = "other versions were read than the request names".to_owned();
+            return Err(StoreError::Invalid { what });
+        }
         let invalid = |e: FormatError| StoreError::Invalid {
             what: e.to_string(),
         };
-        let wishes = request.wishes(&want, held.as_ref()).map_err(invalid)?;
+        let wishes = request.wishes(&want, held).map_err(invalid)?;
         let slices = request.slice_maps(&want).map_err(invalid)?;
         let views = want.tensors();
         let mut wishes: Vec<Wish> = (wishes.into_iter())
@@ -140,6 +200,11 @@ impl Store {
             })
             .collect();
         drop(views);
+        self.believe(
+            &request.repo,
+            (&want, held),
+            listed(request, &mut wishes),
+        )?;
         wishes.sort_by_key(|wish| (wish.key.class.number(), wish.tensor));
         Ok(Fetch {
             digest: request.digest(),

@@ -2,13 +2,16 @@
 
 use super::Fetch;
 use super::answer::{Answer, Job};
+use super::chunk::span_of;
 use super::piece::piece_end;
+use super::stored::StoredSet;
 use crate::contents::Contents;
 use crate::error::Result;
 use crate::graph::{Route, Step};
+use bytes::Bytes;
 use deltaic_format::ElementClass;
-use deltaic_format::fetch::Position;
-use deltaic_format::patch::{Changes, piece_len};
+use deltaic_format::fetch::{Position, Span};
+use deltaic_format::patch::{Changes, PIECE_ELEMENTS, piece_len};
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,6 +44,8 @@ pub(super) enum What {
     Changes(u64, Option<Changes>),
     /// The content from this element of the tensor, or slice, to the end of the piece it lies in.
     Content(u64),
+    /// A stored set, and the pieces that it answers, of which the unit's job has the last.
+    Stored(Bytes, Vec<Span>),
 }
 
 impl Unit<'_> {
@@ -48,8 +53,22 @@ impl Unit<'_> {
         self.job.wish.key.class
     }
 
-    pub(super) fn is_content(&self) -> bool {
+    /// Whether it is changes that go into a set with others.
+    pub(super) fn is_changes(&self) -> bool {
+        matches!(self.what, What::Changes(..))
+    }
+
+    /// Whether there is more to it than reading what is stored, as far as can be told.
+    pub(super) fn is_work(&self) -> bool {
+        !self.is_stored()
+    }
+
+    fn is_content(&self) -> bool {
         matches!(self.what, What::Content(_))
+    }
+
+    fn is_stored(&self) -> bool {
+        matches!(self.what, What::Stored(..))
     }
 }
 
@@ -109,6 +128,20 @@ impl<'s, 'f> Walk<'s, 'f> {
             if !self.advance(window.is_empty())? {
                 break;
             }
+            let stored = self.stored_set()?;
+            if (window.first()).is_some_and(|first| first.is_stored() != stored.is_some()) {
+                break;
+            }
+            if let Some(set) = stored {
+                let len = set.bytes.len() as u64;
+                if !window.is_empty() && bytes.saturating_add(len) > room.bytes {
+                    break;
+                }
+                bytes = bytes.saturating_add(len);
+                elements += set.elements;
+                window.extend(self.take_stored(set)?);
+                continue;
+            }
             let Some(current) = &mut self.current else {
                 break;
             };
@@ -130,6 +163,60 @@ impl<'s, 'f> Walk<'s, 'f> {
         }
         self.work = self.work.saturating_add(bytes);
         Ok(window)
+    }
+
+    /// The pieces that a stored set answers, as one unit.
+    fn take_stored(&mut self, set: StoredSet) -> Result<Option<Unit<'f>>> {
+        let mut spans = Vec::with_capacity(set.members);
+        let mut last = None;
+        while spans.len() < set.members && self.advance(false)? {
+            let Some(current) = &mut self.current else {
+                break;
+            };
+            let (unit, is_last) = current.take();
+            if let What::Changes(piece, _) = unit.what {
+                let first = piece * PIECE_ELEMENTS;
+                spans.push(span_of(
+                    &unit.job,
+                    &(first..piece_end(first, unit.job.elements())),
+                ));
+            }
+            last = Some(unit.job);
+            if is_last {
+                self.current = None;
+            }
+        }
+        Ok(last.map(|job| Unit {
+            job,
+            what: What::Stored(set.bytes, spans),
+        }))
+    }
+
+    pub(super) fn contents(&self) -> &'s Contents {
+        self.contents
+    }
+
+    /// The piece whose changes come next, if it is changes that do.
+    pub(super) fn next_piece(&self) -> Option<(&Job<'f>, u64)> {
+        match self.current.as_ref()? {
+            Current {
+                job,
+                next: Place::Piece(piece),
+                ..
+            } => Some((job, *piece)),
+            _ => None,
+        }
+    }
+
+    /// The job that comes `ahead` jobs after the current one.
+    pub(super) fn job(&mut self, ahead: usize) -> Result<Option<&Job<'f>>> {
+        let Some(after) = ahead.checked_sub(1) else {
+            return Ok(self.current.as_ref().map(|current| &*current.job));
+        };
+        while self.ahead.len() <= after && self.next < self.fetch.wishes.len() {
+            self.look_ahead()?;
+        }
+        Ok(self.ahead.get(after))
     }
 
     /// Have a current job, unless there is none; one that only composing decides about is left unless it `may_compose`.

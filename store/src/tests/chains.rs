@@ -89,7 +89,7 @@ fn the_same_content_is_stored_once() {
     assert!(elsewhere.new_bytes < 2000, "{elsewhere:?}");
     // Noise does not compress, so a second copy of `tied` would show.
     assert!(first.new_bytes < version.data.len() as u64 - bf16.len() as u64 + 20_000);
-    let stats = store.stats(None).expect("stats");
+    let stats = store.stats(None, &Silent).expect("stats");
     assert_eq!((stats.repos, stats.commits), (2, 3));
 }
 
@@ -106,7 +106,7 @@ fn long_chains_get_a_new_base_and_every_version_stays() {
         versions.push(last.step(1000 + step, 40));
     }
     let ids: Vec<CommitId> = versions.iter().map(|v| commit(&store, v).id).collect();
-    let chain = store.stats(None).expect("stats").longest_chain;
+    let chain = store.stats(None, &Silent).expect("stats").longest_chain;
     assert!(chain < 30, "{chain}");
     for version in [0, 1, 17, 18, 29, 40] {
         check_content(&store, ids[version], &versions[version]);
@@ -145,7 +145,7 @@ fn an_edge_is_stored_once_and_serves_both_ways() {
     };
     commit(&store, &tied(0));
     let second = commit(&store, &tied(1));
-    let edges = store.stats(None).expect("stats").edge_bytes;
+    let edges = store.stats(None, &Silent).expect("stats").edge_bytes;
     assert_eq!(
         second.patch_bytes,
         2 * edges,
@@ -154,7 +154,7 @@ fn an_edge_is_stored_once_and_serves_both_ways() {
     let back = commit(&store, &tied(0));
     assert_eq!(back.changed, second.changed);
     assert_eq!(
-        store.stats(None).expect("stats").edge_bytes,
+        store.stats(None, &Silent).expect("stats").edge_bytes,
         edges,
         "backwards it is the same edge"
     );

@@ -393,7 +393,7 @@ fn what_the_answer_does_not_have_is_refused() {
     };
     let found = store.chunks(&fetch, at);
     assert!(
-        matches!(found, Err(StoreError::Corrupt { .. })),
+        matches!(found, Err(StoreError::Invalid { .. })),
         "{found:?}"
     );
     let whole = store.chunks(&fetch, Position::default()).expect("whole");

@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 mod chains;
 mod damage;
 mod fetch;
+mod reach;
 mod refs;
 mod slices;
+mod stored_sets;
 mod uploads;
 
 /// A checkpoint of one weight file and one other file.

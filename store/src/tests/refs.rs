@@ -38,7 +38,7 @@ fn branches_share_patches_and_never_reuse_a_number() {
     let taken = store.create_branch(&repo(), &branch("exp"), first.id, 0);
     assert!(matches!(taken, Err(StoreError::Conflict { .. })));
     store
-        .delete_branch(&repo(), &branch("exp"))
+        .delete_branch(&repo(), &branch("exp"), None)
         .expect("delete");
     let reused = store.create_branch(&repo(), &branch("exp"), first.id, 0);
     assert!(
@@ -150,7 +150,7 @@ fn a_deleted_branch_can_be_brought_back_by_its_id() {
     assert_eq!(versions("main"), [second.version]);
     store.delete_tag(&repo(), &branch("base")).expect("delete");
     store
-        .delete_branch(&repo(), &branch("main"))
+        .delete_branch(&repo(), &branch("main"), None)
         .expect("delete");
     let again = store.commit(&request("main"), &mixed(), &Silent);
     assert!(

@@ -434,6 +434,25 @@ fn an_upload_may_move_between_threads() {
     check::<Upload>();
 }
 
+/// An item without bytes would be held at no cost to whoever sends it.
+#[test]
+fn items_without_bytes_are_refused() {
+    let scene = Scene::small();
+    let store = scene.store();
+    let mut open = store.open_upload(&scene.target(0)).unwrap();
+    let nothing = UploadItem::File {
+        file: FileId([3; 32]),
+        offset: 0,
+        bytes: Default::default(),
+    };
+    let refused = open.append(position(1), nothing);
+    assert!(matches!(refused, Err(StoreError::Upload { .. })), "{refused:?}");
+    assert_eq!(open.items(), 0);
+    drop(open);
+    assert_eq!(spools(&store), 0);
+    store.sweep_uploads().unwrap();
+}
+
 /// A small disk of its own; `None` where this may not be made.
 struct SmallDisk(PathBuf);
 

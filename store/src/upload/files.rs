@@ -46,22 +46,22 @@ pub(super) enum FileOrigin {
 impl SentFiles {
     /// Take note of a part of a file.
     pub(super) fn add(&mut self, place: Place, id: FileId, offset: u64, len: u64) -> Result<()> {
-        let file = self.files.entry(id).or_default();
+        let held = self.files.get(&id).map_or(0, |file| file.len);
         let end = offset.checked_add(len);
-        if len == 0 || end.is_some_and(|end| end <= file.len) {
+        if len == 0 || end.is_some_and(|end| end <= held) {
             // It came before.
             return Ok(());
         }
-        let Some(end) = end.filter(|_| offset == file.len) else {
+        let Some(end) = end.filter(|_| offset == held) else {
             return Err(refused(format!(
-                "file {id}: bytes from {offset} on came after {}",
-                file.len
+                "file {id}: bytes from {offset} on came after {held}"
             )));
         };
         self.parts += 1;
         if self.parts > MAX_PARTS {
             return Err(refused("files come in too many parts"));
         }
+        let file = self.files.entry(id).or_default();
         file.parts.push((offset, place));
         file.len = end;
         Ok(())

@@ -11,10 +11,10 @@ mod deliveries;
 mod files;
 mod received;
 mod record;
+mod room;
 mod spool;
 
 use crate::error::{Result, StoreError};
-use crate::folder::Folder;
 use crate::store::Store;
 use checkpoint::UploadedCheckpoint;
 use deltaic_format::answers::{CommitOutcome, Expect};
@@ -24,13 +24,10 @@ use deltaic_format::object::CanonicalObject;
 use deltaic_format::progress::Progress;
 use deltaic_format::upload::{UploadId, UploadItem, UploadPosition, UploadTarget};
 use received::Received;
+use room::Room;
 use spool::Spool;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-/// What came of an upload that nobody goes on with is kept so long.
-const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Uploads that are open in this process: each has one sender at a time.
 #[derive(Debug, Clone, Default)]
@@ -65,6 +62,7 @@ impl Drop for Claim {
 pub struct Upload {
     target: UploadTarget,
     spool: Spool,
+    room: Room,
     /// Given up last.
     _claim: Claim,
 }
@@ -80,30 +78,55 @@ impl Upload {
         self.spool.items()
     }
 
+    /// Bytes that they take on disk, those of earlier connections too.
+    pub fn bytes(&self) -> u64 {
+        self.spool.bytes()
+    }
+
     /// Hold the next item, after which `position` is where the sender goes on.
     ///
     /// On error nothing has changed, and the same item may be tried again.
     ///
     /// # Errors
     ///
-    /// [`StoreError::NoSpace`] if the disk is full; [`StoreError::Invalid`] if item or position is longer than any message;
-    /// [`StoreError::Upload`] if an object is longer than any may be.
+    /// [`StoreError::NoSpace`] if the disk is full, or would be but for what is kept free of it; [`StoreError::Invalid`] if item
+    /// or position is longer than any message; [`StoreError::Upload`] if the item is empty, or an object longer than any may be.
     pub fn append(&mut self, position: UploadPosition, item: UploadItem) -> Result<()> {
+        if item.is_empty() {
+            // There could be any number of them.
+            return Err(refused("an item without bytes"));
+        }
+        self.room.take(item.len() + position.len() as u64)?;
         self.spool.append(position, &item)
     }
 }
 
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // Whoever sent nothing leaves nothing behind.
+        if self.spool.items() == 0 {
+            self.spool.remove();
+        }
+    }
+}
+
 impl Store {
-    /// What came of an upload whose commit is known and which the branch has: it was done before.
+    /// What came of an upload whose commit is known and which the branch has: it was done before. What may still be held of
+    /// it, because the process that made the version ended before it could clean up, is given up.
     ///
     /// # Errors
     ///
     /// If stored data is damaged.
     pub fn committed(&self, target: &UploadTarget) -> Result<Option<CommitOutcome>> {
-        match target.commit {
-            Some(commit) => self.outcome_on(&target.repo, &target.branch, commit),
-            None => Ok(None),
+        let Some(commit) = target.commit else {
+            return Ok(None);
+        };
+        let outcome = self.outcome_on(&target.repo, &target.branch, commit)?;
+        // Someone else who sends it learns the same at the end.
+        if outcome.is_some() && self.uploads().claim(target.id).is_some() {
+            spool::remove(self.folder(), target.id);
         }
+        Ok(outcome)
     }
 
     /// Begin an upload, or go on with what is held of it. What was held under the same id for another branch or
@@ -121,11 +144,27 @@ impl Store {
                 ),
             });
         };
+        let room = self.room();
+        room.admit()?;
         Ok(Upload {
+            room,
             spool: Spool::open(self.folder(), target)?,
             target: target.clone(),
             _claim: claim,
         })
+    }
+
+    /// Remove what is held of uploads that nobody has gone on with for a week, as opening the store does.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be read.
+    pub fn sweep_uploads(&self) -> Result<()> {
+        self.room().sweep()
+    }
+
+    fn room(&self) -> Room {
+        Room::new(self.folder().uploads(), self.uploads().clone())
     }
 
     /// Make the version that was uploaded, and move the branch to it. If the branch has it already, that is success.
@@ -228,26 +267,4 @@ fn refused(what: impl ToString) -> StoreError {
     StoreError::Upload {
         what: what.to_string(),
     }
-}
-
-/// Remove what was held of uploads that nobody has gone on with for a week.
-pub(crate) fn sweep_uploads(folder: &Folder) -> Result<()> {
-    let uploads = folder.uploads();
-    let io = |e| StoreError::io(&uploads, e);
-    let entries = match std::fs::read_dir(&uploads) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(io(e)),
-    };
-    for entry in entries {
-        let entry = entry.map_err(io)?;
-        let path = entry.path();
-        let touched = entry.metadata().and_then(|m| m.modified()).map_err(io)?;
-        // A time in the future is no age.
-        let old = touched.elapsed().is_ok_and(|age| age > KEPT);
-        if old && spool::is_spool(&path) {
-            std::fs::remove_file(&path).map_err(|e| StoreError::io(&path, e))?;
-        }
-    }
-    Ok(())
 }

@@ -20,7 +20,7 @@ use crate::error::{Result, StoreError};
 use crate::folder::Folder;
 use deltaic_format::FormatError;
 use deltaic_format::bytes::put_string;
-use deltaic_format::upload::{ObjectKind, UploadItem, UploadPosition, UploadTarget};
+use deltaic_format::upload::{ObjectKind, UploadId, UploadItem, UploadPosition, UploadTarget};
 use deltaic_format::wire::MAX_MESSAGE_BYTES;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read};
@@ -72,9 +72,23 @@ pub(super) struct Place {
     len: u32,
 }
 
-/// Whether a file of the folder is a spool, by its name.
-pub(super) fn is_spool(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == ENDING)
+/// The upload whose spool a file of the folder is, by its name.
+pub(super) fn id_of(path: &Path) -> Option<UploadId> {
+    let is_spool = path.extension().is_some_and(|ending| ending == ENDING);
+    let name = path.file_stem().filter(|_| is_spool)?.to_str()?;
+    let hash = blake3::Hash::from_hex(name).ok()?;
+    Some(UploadId(*hash.as_bytes()))
+}
+
+fn path_of(folder: &Folder, id: UploadId) -> PathBuf {
+    let name = blake3::Hash::from_bytes(id.0).to_hex();
+    folder.uploads().join(format!("{name}.{ENDING}"))
+}
+
+/// Remove the spool of an upload, which nobody has open, if there is one.
+pub(super) fn remove(folder: &Folder, id: UploadId) {
+    // What cannot be removed now is swept later.
+    let _ = fs::remove_file(path_of(folder, id));
 }
 
 fn header_of(target: &UploadTarget) -> Vec<u8> {
@@ -92,8 +106,7 @@ impl Spool {
     pub(super) fn open(folder: &Folder, target: &UploadTarget) -> Result<Self> {
         let uploads = folder.uploads();
         fs::create_dir_all(&uploads).map_err(|e| StoreError::io(&uploads, e))?;
-        let name = blake3::Hash::from_bytes(target.id.0).to_hex();
-        let path = uploads.join(format!("{name}.{ENDING}"));
+        let path = path_of(folder, target.id);
         let header = header_of(target);
         let file = OpenOptions::new()
             .read(true)
@@ -160,6 +173,11 @@ impl Spool {
 
     pub(super) fn items(&self) -> u64 {
         self.held.items
+    }
+
+    /// Bytes of all records.
+    pub(super) fn bytes(&self) -> u64 {
+        self.end - self.begin
     }
 
     /// Add a record; on error the spool is as it was.

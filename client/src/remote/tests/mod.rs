@@ -257,6 +257,73 @@ async fn heartbeats_are_life_but_no_progress() {
     assert!(matches!(error, ClientError::Stalled { .. }), "{error}");
 }
 
+/// A server behind two endpoints, of which each call gives the next of these answers, and answers in full afterwards: how many
+/// chunks come, and what it says then.
+fn taking_turns(turns: Vec<(usize, Status)>) -> (Arc<Links>, Arc<Mutex<Vec<u64>>>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let begins = asked.clone();
+    let fetch = move |wire: proto::FetchRequest| {
+        let mut begins = begins.lock().unwrap();
+        begins.push(begin_of(&wire));
+        match turns.get(begins.len() - 1) {
+            None => messages(answer(&wire)),
+            Some((chunks, status)) => {
+                let (some, status) = (answer(&wire).into_iter().take(*chunks), status.clone());
+                let failed = stream::once(async { Err(status) });
+                messages(some.collect()).chain(failed).boxed()
+            }
+        }
+    };
+    let script = Script {
+        fetch: Box::new(fetch),
+        ..Script::default()
+    };
+    (start(script, vec![]), asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lags_behind_the_one_before_is_passed_over() {
+    let not_found = Refusal::NotFound {
+        kind: "commit".into(),
+        name: "x".into(),
+    };
+    let corrupt = Refusal::Corrupt {
+        object: "commit".into(),
+        what: "no way leads on".into(),
+    };
+    let invalid = Refusal::Invalid { what: "x".into() };
+    let cut = || (3, Status::unavailable("cut"));
+    let both = ["http://a", "http://b"];
+    for lacks in [not_found.clone(), corrupt, invalid] {
+        let lacking = || (0, refusal(&lacks));
+        let (links, asked) = taking_turns(vec![cut(), lacking(), lacking()]);
+        let chunks = fetch(&remote_at(&links, both)).await.unwrap();
+        assert_eq!(chunks, everything());
+        assert_eq!(*asked.lock().unwrap(), [0, 3, 3, 3]);
+        // It is not tried for ever, nor where there is no other, nor before anyone had it.
+        for (turns, endpoints, tries) in [
+            (vec![cut()], 2, 2..20),
+            (vec![cut()], 1, 2..3),
+            (vec![], 2, 1..2),
+        ] {
+            let turns = turns.into_iter();
+            let turns = turns.chain((0..100).map(|_| lacking())).collect();
+            let (links, asked) = taking_turns(turns);
+            let remote = match endpoints {
+                1 => remote(&links),
+                _ => remote_at(&links, both),
+            };
+            let error = fetch(&remote).await.unwrap_err();
+            assert!(
+                matches!(&error, ClientError::Refused(refusal) if *refusal == lacks),
+                "{error}"
+            );
+            let asked = asked.lock().unwrap().len();
+            assert!(tries.contains(&asked), "{asked} of {tries:?}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_its_end_or_with_damage_is_not_taken_for_whole() {
     let changed = |change: fn(&mut Vec<proto::FetchResponse>)| Script {
@@ -475,7 +542,6 @@ async fn a_watch_survives_cuts_without_missing_or_doubling_a_version() {
         let next = commits.iter().skip(known + 1).take(2).map(|(_, commit)| {
             let version = proto::WatchedVersion {
                 commit: commit.clone(),
-                caught_up: true,
             };
             let version = Some(version);
             proto::WatchResponse { version }
@@ -639,4 +705,112 @@ async fn an_upload_of_which_nothing_is_held_is_given_up() {
         .await
         .unwrap_err();
     assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
+}
+
+/// Messages after the first one of an upload.
+fn ready_and<S>(then: S) -> Answers<proto::UploadResponse>
+where
+    S: futures::Stream<Item = Result<proto::UploadResponse, Status>> + Send + 'static,
+{
+    let ready = proto::UploadReady::default();
+    let what = Some(proto::upload_response::What::Ready(ready));
+    messages(vec![proto::UploadResponse { what }])
+        .chain(then)
+        .boxed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_does_not_get_on_is_given_up() {
+    use proto::upload_response::What as Told;
+    let stuck = |told: fn(u64) -> Told| {
+        // What is sent is taken, but never held.
+        let upload = move |mut sent: Streaming<proto::UploadRequest>| {
+            tokio::spawn(async move { while let Ok(Some(_)) = sent.message().await {} });
+            let beats = stream::iter(0..).then(move |beat| async move {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                let what = Some(told(beat));
+                Ok(proto::UploadResponse { what })
+            });
+            ready_and(beats)
+        };
+        let script = Script {
+            upload: Box::new(upload),
+            ..Script::default()
+        };
+        start(script, vec![])
+    };
+    let held: fn(u64) -> Told = |_| Told::Held(proto::UploadProgress { items: 0 });
+    let proving: fn(u64) -> Told = |_| {
+        let phase = "proving".to_owned();
+        Told::Progress(proto::Progress {
+            phase,
+            ..Default::default()
+        })
+    };
+    for told in [held, proving] {
+        let error = remote(&stuck(told))
+            .upload(&target(), Arc::new(Items(4)), Arc::new(Silent))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, ClientError::Stalled { .. }), "{error}");
+    }
+    let moving: fn(u64) -> Told = |beat| match beat {
+        // Longer than the patience with one that stands still.
+        1000 => Told::Outcome((&outcome()).into()),
+        done => Told::Progress(proto::Progress {
+            phase: "proving".to_owned(),
+            done,
+            total: None,
+        }),
+    };
+    let done = remote(&stuck(moving))
+        .upload(&target(), Arc::new(Items(4)), Arc::new(Silent))
+        .await;
+    assert_eq!(done.unwrap(), outcome());
+}
+
+#[tokio::test(start_paused = true)]
+async fn items_that_were_damaged_on_their_way_are_sent_again() {
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let tries = |most: usize| {
+        let (attempts, held) = (attempts.clone(), Arc::new(Mutex::new(Vec::new())));
+        let upload = move |mut sent: Streaming<proto::UploadRequest>| {
+            let attempt = attempts.fetch_add(1, Ordering::SeqCst);
+            if attempt >= most {
+                return receive(held.clone(), sent);
+            }
+            // All has been sent by the time that the damage is found.
+            let refused = stream::once(async move {
+                let finish = |message: &proto::UploadRequest| {
+                    matches!(message.what, Some(proto::upload_request::What::Finish(_)))
+                };
+                while let Ok(Some(message)) = sent.message().await {
+                    if finish(&message) {
+                        break;
+                    }
+                }
+                let what = "upload item: it does not have its checksum".to_owned();
+                Err(refusal(&Refusal::Damaged { what }))
+            });
+            ready_and(refused)
+        };
+        let script = Script {
+            upload: Box::new(upload),
+            ..Script::default()
+        };
+        start(script, vec![])
+    };
+    let send = async |links: Arc<Links>| {
+        remote(&links)
+            .upload(&target(), Arc::new(Items(2)), Arc::new(Silent))
+            .await
+    };
+    assert_eq!(send(tries(2)).await.unwrap(), outcome());
+    attempts.store(0, Ordering::SeqCst);
+    let error = send(tries(usize::MAX)).await.unwrap_err();
+    assert!(
+        matches!(error, ClientError::Refused(Refusal::Damaged { .. })),
+        "{error}"
+    );
+    assert_eq!(attempts.load(Ordering::SeqCst), 3);
 }
