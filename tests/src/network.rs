@@ -228,7 +228,8 @@ impl Network {
                     Some(Fault::Cut) => {
                         // What is on its way still arrives, as with a closed socket.
                         tokio::time::sleep_until(free + self.conditions.delay).await;
-                        tokio::task::yield_now().await;
+                        let all = room.acquire_many(IN_FLIGHT as u32).await;
+                        drop(all);
                         cut.cancel();
                         return;
                     }
@@ -248,8 +249,9 @@ async fn arrive(
 ) {
     while let Some((due, bytes)) = arriving.recv().await {
         tokio::time::sleep_until(due).await;
+        let written = to.write_all(&bytes).await;
         room.add_permits(bytes.len());
-        if to.write_all(&bytes).await.is_err() {
+        if written.is_err() {
             return;
         }
     }

@@ -102,10 +102,20 @@ pub fn measured(command: &mut Command) -> io::Result<Measured> {
 
 /// `VmHWM` of a process's status file, in bytes; `None` once it has ended.
 fn high_water_mark(status: &Path) -> Option<u64> {
-    let text = fs::read_to_string(status).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    amount(&fs::read_to_string(status).ok()?, "VmHWM:")
+}
+
+/// A line of a process's status file, in bytes.
+fn amount(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
+}
+
+/// Bytes that a process has resident, and the most that it ever had; `None` once it has ended.
+pub fn resident(pid: u32) -> Option<(u64, u64)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    Some((amount(&status, "VmRSS:")?, amount(&status, "VmHWM:")?))
 }
 
 /// Wait until a run shows what `seen` looks for; `false` if it ends before. The caller kills, stops or waits for it.

@@ -1,0 +1,138 @@
+//! Whole operations over links that are cut again and again: replicas are pulled and histories copied as long as something
+//! gets through between two cuts, and what arrives is, byte for byte, what was committed.
+
+use deltaic_client::asynchronous::pull;
+use deltaic_client::transfer::copy_branch;
+use deltaic_client::{ClientError, PullOptions, PullOutcome, ReplicaFolder, Repository};
+use deltaic_format::ids::CommitId;
+use deltaic_format::progress::Silent;
+use deltaic_tests::linked::{Hurry, Linked, large_model, main_branch, policy, request_to};
+use deltaic_tests::network::{Conditions, Fault, FaultAt, Way};
+use deltaic_tests::stores::assert_same_files;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A server with three versions, and where their checkpoints lie.
+fn filled(conditions: Conditions) -> (Linked, Vec<CommitId>, Vec<PathBuf>) {
+    let linked = Linked::new(conditions);
+    let mut ids = Vec::new();
+    let mut folders = Vec::new();
+    for (version, tensors) in large_model().into_iter().enumerate() {
+        let folder = linked.checkpoint(&format!("v{version}"), tensors);
+        let request = request_to(&policy(), &main_branch(), "a version");
+        ids.push(linked.commit(&request, &folder).id);
+        folders.push(folder);
+    }
+    (linked, ids, folders)
+}
+
+/// A cut after every `bytes` that go a way.
+fn cuts(way: Way, bytes: u64) -> Vec<FaultAt> {
+    let fault = Fault::Cut;
+    let at = |n| FaultAt {
+        way,
+        after: n * bytes,
+        fault,
+    };
+    (1..200).map(at).collect()
+}
+
+async fn pull_into(
+    folder: &Path,
+    remote: Arc<dyn Repository>,
+    id: CommitId,
+) -> Result<PullOutcome, ClientError> {
+    let want = remote.snapshot(&policy(), id).await?;
+    let replica = ReplicaFolder::open_or_create(folder, &Silent)?;
+    let (options, silent) = (PullOptions::default(), Arc::new(Silent));
+    let (_, outcome) = pull(replica, remote, policy(), want, options, silent).await?;
+    Ok(outcome)
+}
+
+/// Pull the first version, then patches to the last, over a link that is cut after every `bytes`.
+async fn pull_through_cuts(conditions: Conditions, bytes: u64) {
+    let (linked, ids, folders) = filled(conditions);
+    let replica = linked.path("replica");
+    let _hurry = Hurry::start();
+    for version in [0, 2] {
+        linked.plan(cuts(Way::ToClient, bytes)).await;
+        let outcome = pull_into(&replica, linked.remote(), ids[version]).await;
+        outcome.unwrap_or_else(|error| panic!("v{version}, cuts after {bytes}: {error}"));
+        let (to_client, _, connections) = linked.traffic();
+        assert_eq!(connections, 1 + to_client / bytes, "v{version}");
+        assert!(connections > 2, "v{version}: {connections}");
+        assert_same_files(&replica, &folders[version]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_through_many_cuts_is_exact() {
+    for bytes in [1_150_000, 1_700_001, 2_600_000] {
+        pull_through_cuts(Conditions::default(), bytes).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_through_many_cuts_over_a_long_way_is_exact() {
+    let conditions = Conditions {
+        delay: Duration::from_millis(75),
+        rate: None,
+    };
+    pull_through_cuts(conditions, 1_700_001).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_that_never_gets_on_is_given_up_and_the_version_held_stays() {
+    let (linked, ids, folders) = filled(Conditions::default());
+    let replica = linked.path("replica");
+    let _hurry = Hurry::start();
+    pull_into(&replica, linked.remote(), ids[0]).await.unwrap();
+    linked.plan(cuts(Way::ToClient, 120_000)).await;
+    let error = pull_into(&replica, linked.remote(), ids[2]).await;
+    let error = error.expect_err("no chunk ever arrives");
+    assert!(
+        matches!(error, ClientError::Unreachable { .. }),
+        "{error:?}"
+    );
+    assert_same_files(&replica, &folders[0]);
+    linked.plan(Vec::new()).await;
+    pull_into(&replica, linked.remote(), ids[2]).await.unwrap();
+    assert_same_files(&replica, &folders[2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_history_copied_through_cuts_is_the_same_history() {
+    let (from, ids, folders) = filled(Conditions::default());
+    let newest_first: Vec<CommitId> = ids.iter().rev().copied().collect();
+    for (cut_from, cut_to) in [(true, false), (false, true), (true, true)] {
+        let to = &Linked::direct();
+        let faults = |cut, way| {
+            if cut {
+                cuts(way, 1_300_000)
+            } else {
+                Vec::new()
+            }
+        };
+        from.plan(faults(cut_from, Way::ToClient)).await;
+        to.plan(faults(cut_to, Way::ToServer)).await;
+        let (repo, branch) = (policy(), main_branch());
+        let silent = || Arc::new(Silent);
+        let copied = copy_branch(from.remote(), to.remote(), &repo, &branch, silent()).await;
+        let copied = copied.unwrap();
+        assert_eq!((copied.versions, copied.head), (3, ids[2]));
+        for (linked, cut) in [(&from, cut_from), (to, cut_to)] {
+            let (.., connections) = linked.traffic();
+            assert_eq!(cut, connections > 3, "{connections}");
+        }
+        assert_eq!(to.history(&repo, &branch), newest_first);
+        for (&id, folder) in ids.iter().zip(&folders) {
+            to.assert_stored(id, folder);
+        }
+        to.assert_healthy();
+        // Once more: there is nothing to do.
+        let copied = copy_branch(from.remote(), to.remote(), &repo, &branch, silent()).await;
+        assert_eq!(copied.unwrap().versions, 0);
+        assert_eq!(to.history(&repo, &branch), newest_first);
+    }
+}
