@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let files = FILES.map(|name| format!("{PROTO}/deltaic/v1/{name}.proto"));
     tonic_prost_build::configure()
         .build_client(false)
+        .codec_path("crate::serve::codec::BoundedCodec")
         .extern_path(".deltaic.v1", "::deltaic_format::wire::proto")
         .compile_fds(protox::compile(files, [PROTO])?)?;
     Ok(())

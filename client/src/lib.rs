@@ -29,9 +29,9 @@ pub mod remote;
 pub mod replica;
 pub mod repository;
 pub mod source;
-pub mod transfer;
 #[cfg(test)]
 mod tests;
+pub mod transfer;
 
 pub use checkpoint::Checkpoint;
 pub use error::{ClientError, Result};

@@ -329,8 +329,8 @@ mod tests {
         assert_eq!(flat, [1, 3]);
         assert!(SliceMap::new(&[0..2, 1..3], &[2, 4], 4).is_err());
         assert!(SliceMap::new(&[0..3, 0..4], &[2, 4], 8).is_err());
-        assert!(SliceMap::new(&[0..2], &[2, 4], 8).is_err());
-        assert!(SliceMap::new(&[0..1], &[0], 0).is_err());
+        assert!(SliceMap::new(std::slice::from_ref(&(0..2)), &[2, 4], 8).is_err());
+        assert!(SliceMap::new(std::slice::from_ref(&(0..1)), &[0], 0).is_err());
     }
 
     #[test]

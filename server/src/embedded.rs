@@ -189,8 +189,10 @@ impl Repository for Embedded {
         time_ms: i64,
     ) -> Result<RefRecord> {
         let (repo, name) = (repo.clone(), name.clone());
-        self.change(Work::Refs, move |store| store.create_branch(&repo, &name, commit, time_ms))
-            .await
+        self.change(Work::Refs, move |store| {
+            store.create_branch(&repo, &name, commit, time_ms)
+        })
+        .await
     }
 
     async fn delete_branch(
@@ -200,8 +202,10 @@ impl Repository for Embedded {
         expected: Option<CommitId>,
     ) -> Result<RefRecord> {
         let (repo, name) = (repo.clone(), name.clone());
-        self.change(Work::Refs, move |store| store.delete_branch(&repo, &name, expected))
-            .await
+        self.change(Work::Refs, move |store| {
+            store.delete_branch(&repo, &name, expected)
+        })
+        .await
     }
 
     async fn unreached_without(&self, repo: &RepoName, name: &BranchName) -> Result<Vec<Version>> {
@@ -218,8 +222,10 @@ impl Repository for Embedded {
         time_ms: i64,
     ) -> Result<Tag> {
         let (repo, name) = (repo.clone(), name.clone());
-        self.change(Work::Refs, move |store| store.create_tag(&repo, &name, commit, time_ms))
-            .await
+        self.change(Work::Refs, move |store| {
+            store.create_tag(&repo, &name, commit, time_ms)
+        })
+        .await
     }
 
     async fn delete_tag(&self, repo: &RepoName, name: &BranchName) -> Result<Tag> {
@@ -293,8 +299,10 @@ impl Repository for Embedded {
     ) -> Result<CommitOutcome> {
         let request = request.clone();
         let (progress, _stop) = Cancellable::new(progress);
-        self.change(Work::Write, move |store| store.revert(&request, target, &progress))
-            .await
+        self.change(Work::Write, move |store| {
+            store.revert(&request, target, &progress)
+        })
+        .await
     }
 
     async fn plan(
@@ -384,8 +392,10 @@ impl Repository for Embedded {
             .await?;
         let upload = self.append(upload, &*source).await?;
         let (progress, _stop) = Cancellable::new(progress);
-        self.change(Work::Write, move |store| store.finish_upload(upload, &progress))
-            .await
+        self.change(Work::Write, move |store| {
+            store.finish_upload(upload, &progress)
+        })
+        .await
     }
 
     async fn watch(
@@ -408,7 +418,8 @@ impl Repository for Embedded {
 
     async fn store_stats(&self, repo: Option<&RepoName>) -> Result<StoreStats> {
         let repo = repo.cloned();
-        let stats = move |store: &Store, progress: &dyn Progress| store.stats(repo.as_ref(), progress);
+        let stats =
+            move |store: &Store, progress: &dyn Progress| store.stats(repo.as_ref(), progress);
         self.watched(Work::Long, Arc::new(Silent), stats).await
     }
 

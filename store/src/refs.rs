@@ -241,8 +241,12 @@ impl Store {
     /// The newest commit of a deleted branch of this name.
     pub(crate) fn retired(&self, repo: &RepoName, name: &BranchName) -> Result<Option<CommitId>> {
         let object = || format!("deleted branch {name} of {repo}");
-        self.database()
-            .read(Table::Retired, &ref_key(repo, name), object, retired_from_bytes)
+        self.database().read(
+            Table::Retired,
+            &ref_key(repo, name),
+            object,
+            retired_from_bytes,
+        )
     }
 
     /// A branch of a name that was used before goes on where that one ended.

@@ -19,8 +19,8 @@
 
 pub mod checkpoints;
 pub mod decoders;
-pub mod linked;
 pub mod liars;
+pub mod linked;
 pub mod model;
 pub mod mutations;
 pub mod network;

@@ -1,11 +1,11 @@
-//! Committing a checkpoint to a server: what travels is a patch, made against a [shadow] of what was last committed.
+//! Committing a checkpoint to a server: what travels is a patch, made against a shadow of what was last committed.
 //!
-//! 1. The branch's newest version is brought into the shadow, if it is not there already ([`shadow`]).
-//! 2. The checkpoint is diffed against it, tensor by tensor ([`difference`]), and what differs is sent as it is found
-//!    ([`source`]).
+//! 1. The branch's newest version is brought into the shadow, if it is not there already (`shadow`).
+//! 2. The checkpoint is diffed against it, tensor by tensor (`difference`), and what differs is sent as it is found
+//!    (`source`).
 //! 3. The server applies, hashes and publishes; then the shadow becomes the new version, by what is on this machine.
 //!
-//! What is about to be published is noted beside the shadow ([`pending`]), so that a process that died before it heard
+//! What is about to be published is noted beside the shadow (`pending`), so that a process that died before it heard
 //! of its success finds the version there instead of making another one.
 
 mod difference;
@@ -41,7 +41,8 @@ use std::sync::Arc;
 /// which is made if it is not there.
 ///
 /// Tried again after any failure, also of this process, it goes on where it was; if the version was made already, that is
-/// success. Dropping the future stops the work; until the server has everything, no version is visible.
+/// success, until the caller has [acknowledged](acknowledge) it. Dropping the future stops the work; until the server has
+/// everything, no version is visible.
 ///
 /// # Errors
 ///
@@ -77,6 +78,12 @@ pub async fn commit(
         }
         other => other,
     }
+}
+
+/// Take notice of the outcome of a [`commit`](fn@commit) with this shadow: from now on the same checkpoint, committed again
+/// with the same words, makes another version.
+pub fn acknowledge(shadow: &Path) {
+    Pending::beside(shadow).forget();
 }
 
 struct Publication {
@@ -129,13 +136,19 @@ impl Publication {
         let outcome = (self.repository)
             .upload(&target, sent, Arc::clone(&self.progress))
             .await?;
+        // The way may have damaged the answer, which has no checksum of its own.
+        let outcome = match source.version() {
+            Some(sent) if sent.id != outcome.id => {
+                self.find_published(&sent.commit).await?.unwrap_or(outcome)
+            }
+            _ => outcome,
+        };
         let advanced = self.advance(shadow, (difference, files), &source, outcome.id);
         if let Err(error) = advanced.await {
             // The version is made; the next commit brings the shadow to it.
             tracing::warn!(%error, "the shadow could not be brought to the new version");
         }
-        // Only now: until it returns, this may die, and whoever tries again finds the version.
-        self.pending.forget();
+        self.pending.close();
         Ok(outcome)
     }
 
@@ -221,7 +234,6 @@ impl Publication {
         let found = self.find_published(&commit).await?;
         if let Some(outcome) = &found {
             self.let_go(upload, parent, outcome.id).await;
-            self.pending.forget();
         }
         Ok(found)
     }

@@ -8,6 +8,7 @@ use deltaic_format::upload::UploadId;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that a note takes at most: a commit's message and metadata are bounded.
 const MAX_NOTE: u64 = 64 << 20;
@@ -16,6 +17,15 @@ const MAX_NOTE: u64 = 64 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     path: PathBuf,
+    noting: Arc<Mutex<Noting>>,
+}
+
+/// Where noting stands: the thread that makes the items of an attempt may still be at it when the next attempt's is, or when
+/// that one has succeeded.
+#[derive(Debug, Default)]
+struct Noting {
+    noted: Option<UploadId>,
+    forgotten: bool,
 }
 
 /// The note of one upload.
@@ -29,7 +39,12 @@ impl Pending {
     pub(super) fn beside(shadow: &Path) -> Self {
         Self {
             path: beside(shadow, ".pending"),
+            noting: Arc::default(),
         }
+    }
+
+    fn noting(&self) -> MutexGuard<'_, Noting> {
+        self.noting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn of(self, upload: UploadId) -> PendingUpload {
@@ -55,15 +70,25 @@ impl Pending {
         Ok(commit.map(|commit| (UploadId(*id), commit)))
     }
 
+    /// Note no more: the version is made.
+    pub(super) fn close(&self) {
+        self.noting().forgotten = true;
+    }
+
     /// Forget it: the version is known to be made. If that fails, the next commit finds the version once more.
     pub(super) fn forget(&self) {
+        self.close();
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl PendingUpload {
-    /// Note that `commit` is about to be published.
+    /// Note that `commit`, which all attempts at the upload make, is about to be published.
     pub(super) fn note(&self, commit: &Commit) -> Result<()> {
+        let mut noting = self.pending.noting();
+        if noting.forgotten || noting.noted == Some(self.upload) {
+            return Ok(());
+        }
         let path = &self.pending.path;
         let folder = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder).at(folder)?;
@@ -74,6 +99,41 @@ impl PendingUpload {
         file.write_all(&commit.to_bytes()).at(&new)?;
         file.sync_all().at(&new)?;
         fs::rename(&new, path).at(path)?;
-        sync_folder(folder)
+        sync_folder(folder)?;
+        noting.noted = Some(self.upload);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deltaic_format::Version;
+    use deltaic_format::ids::TreeId;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn attempts_that_overlap_note_the_same_and_none_after_success() {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let pending = Pending::beside(&folder.path().join("shadow"));
+        let commit = Commit {
+            tree: TreeId([7; 32]),
+            parents: Vec::new(),
+            version: Version(0),
+            time_ms: 0,
+            message: String::new(),
+            meta: BTreeMap::new(),
+        };
+        let upload = pending.clone().of(UploadId([1; 32]));
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| upload.note(&commit).expect("it can be noted"));
+            }
+        });
+        let noted = pending.read().expect("it can be read");
+        assert_eq!(noted, Some((UploadId([1; 32]), commit.clone())));
+        pending.forget();
+        upload.note(&commit).expect("nothing is to be done");
+        assert_eq!(pending.read().expect("it can be read"), None);
     }
 }

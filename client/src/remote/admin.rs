@@ -1,7 +1,7 @@
 //! Plans, and the store as a whole.
 
 use super::Remote;
-use super::relay::Relay;
+use super::relay::{Headway, Relay};
 use super::retry::Repeat;
 use super::status::{Failure, Fault, printable};
 use crate::error::Result;
@@ -42,10 +42,13 @@ impl Remote {
                     let mut transfer = connection.transfer();
                     let mut incoming = connection.open_stream(transfer.plan(request)).await?;
                     let mut relay = Relay::new(progress.clone());
+                    let mut headway = Headway::new();
                     loop {
+                        incoming.check_progress(&headway)?;
                         let message = incoming.next_watched(&**progress).await?;
                         if let Some(progress) = &message.progress {
                             relay.tell(progress);
+                            headway.tell(progress);
                         }
                         if let Some(plan) = message.plan {
                             incoming.close().await;
@@ -66,8 +69,13 @@ impl Remote {
                     let request = proto::GetStoreStatsRequest { repo };
                     let call = admin.get_store_stats(request);
                     let mut incoming = connection.open_stream(call).await?;
+                    let mut headway = Headway::new();
                     loop {
+                        incoming.check_progress(&headway)?;
                         let message = incoming.next().await?.ok_or_else(|| incoming.cut())?;
+                        if let Some(progress) = &message.progress {
+                            headway.tell(progress);
+                        }
                         if let Some(stats) = message.stats {
                             incoming.close().await;
                             return Ok::<_, Failure>(stats.into());
@@ -93,10 +101,16 @@ impl Remote {
                     let mut incoming = connection.open_stream(admin.verify(request)).await?;
                     let mut relay = Relay::new(progress.clone());
                     let mut problems = Vec::new();
+                    let mut headway = Headway::new();
                     loop {
+                        incoming.check_progress(&headway)?;
                         let message = incoming.next_watched(&**progress).await?;
                         if let Some(progress) = &message.progress {
                             relay.tell(progress);
+                            headway.tell(progress);
+                        }
+                        if !message.problems.is_empty() {
+                            headway.made();
                         }
                         let more = message.problems.into_iter();
                         problems.extend(more.map(|problem| shown(problem.into())));

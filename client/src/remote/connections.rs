@@ -42,6 +42,7 @@ struct Unable {
 enum Cause {
     Refused(Refusal),
     Unreachable { endpoint: String, what: String },
+    Protocol { endpoint: String, what: String },
 }
 
 impl From<Unable> for Failure {
@@ -49,6 +50,7 @@ impl From<Unable> for Failure {
         let error = match unable.cause {
             Cause::Refused(refusal) => refusal.into(),
             Cause::Unreachable { endpoint, what } => ClientError::Unreachable { endpoint, what },
+            Cause::Protocol { endpoint, what } => ClientError::Protocol { endpoint, what },
         };
         Self {
             error,
@@ -64,6 +66,7 @@ impl From<Failure> for Unable {
             ClientError::Unreachable { endpoint, what } => {
                 (Cause::Unreachable { endpoint, what }, Kind::Unsent)
             }
+            ClientError::Protocol { endpoint, what } => (Cause::Protocol { endpoint, what }, kind),
             ClientError::Stalled { endpoint, after } => {
                 let what = format!("it has sent nothing for {} s", after.as_secs_f64());
                 (Cause::Unreachable { endpoint, what }, Kind::Unsent)

@@ -160,9 +160,13 @@ impl Remote {
                     let mut versions = connection.versions();
                     let call = versions.list_unreached(request);
                     let mut incoming = connection.open_stream(call).await?;
+                    let mut headway = Headway::new();
                     loop {
                         let message = incoming.next().await?.ok_or_else(|| incoming.cut())?;
-                        if message.progress.is_none() {
+                        if let Some(progress) = &message.progress {
+                            headway.tell(progress);
+                            incoming.check_progress(&headway)?;
+                        } else {
                             incoming.close().await;
                             return Ok(message.versions.into_iter().map(Version).collect());
                         }
@@ -227,9 +231,13 @@ impl Remote {
                     };
                     let mut versions = connection.versions();
                     let mut incoming = connection.open_stream(versions.resolve(request)).await?;
+                    let mut headway = Headway::new();
                     loop {
                         let message = incoming.next().await?.ok_or_else(|| incoming.cut())?;
-                        if message.progress.is_none() {
+                        if let Some(progress) = &message.progress {
+                            headway.tell(progress);
+                            incoming.check_progress(&headway)?;
+                        } else {
                             let found = wire::commit_id(&message.commit);
                             let found = found.map_err(|error| incoming.fault(error))?;
                             incoming.close().await;
@@ -342,10 +350,16 @@ impl Remote {
                     let mut incoming = connection.open_stream(versions.diff(request)).await?;
                     let mut relay = Relay::new(progress.clone());
                     let mut diffs = Vec::new();
+                    let mut headway = Headway::new();
                     loop {
+                        incoming.check_progress(&headway)?;
                         let message = incoming.next_watched(&**progress).await?;
                         if let Some(progress) = &message.progress {
                             relay.tell(progress);
+                            headway.tell(progress);
+                        }
+                        if !message.tensors.is_empty() {
+                            headway.made();
                         }
                         if diffs.len() + message.tensors.len() > old.len() + new.len() {
                             let what =
@@ -399,10 +413,13 @@ impl Remote {
                     let call = versions.revert(wire_request);
                     let mut incoming = connection.open_stream(call).await?;
                     let mut relay = Relay::new(progress.clone());
+                    let mut headway = Headway::new();
                     loop {
+                        incoming.check_progress(&headway)?;
                         let message = incoming.next_watched(&**progress).await?;
                         if let Some(progress) = &message.progress {
                             relay.tell(progress);
+                            headway.tell(progress);
                         }
                         if let Some(outcome) = message.outcome {
                             let outcome = CommitOutcome::try_from(outcome);

@@ -182,6 +182,7 @@ pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
     let new_repo = !repos.contains(&request.repo);
     let version = NewVersion::new(&repositories, &request, &outcome, begun.elapsed());
     session.answer(&version.in_new_repo(new_repo))?;
+    to.acknowledge();
     if new_repo {
         let names = repos.iter().map(RepoName::as_str);
         if let Some(near) = suggest::near(request.repo.as_str(), names).first() {
@@ -218,6 +219,13 @@ impl Receiver {
         match self {
             Self::Store(store) => session.repositories_of(store.clone()),
             Self::Server(_) => session.repositories(),
+        }
+    }
+
+    /// The user knows of the version: the same command makes another one now.
+    fn acknowledge(&self) {
+        if let Self::Server(shadow) = self {
+            publish::acknowledge(shadow);
         }
     }
 

@@ -161,10 +161,7 @@ impl Follower {
     /// # Errors
     ///
     /// As [`next`](Self::next).
-    pub(crate) async fn following(
-        &mut self,
-        between_looks: Duration,
-    ) -> Result<Entry, Refusal> {
+    pub(crate) async fn following(&mut self, between_looks: Duration) -> Result<Entry, Refusal> {
         loop {
             if let Some(next) = self.next().await? {
                 return Ok(next);

@@ -128,7 +128,9 @@ mod tests {
             let request = Request::builder().uri(path).body(Body::default());
             service.call(request.expect("a request"))
         };
-        let calls: Vec<_> = (0..MAX_READ * 2).map(|_| tokio::spawn(call(LONG[1]))).collect();
+        let calls: Vec<_> = (0..MAX_READ * 2)
+            .map(|_| tokio::spawn(call(LONG[1])))
+            .collect();
         let short = tokio::spawn(call("/deltaic.v1.Versions/Resolve"));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(begun.0.load(Ordering::SeqCst), MAX_READ + 1);

@@ -5,6 +5,7 @@
 //! | who is let in, and for how long? | `connections` |
 //! | which requests are read at a time? | `intake` |
 //! | what is logged of a call, and which ones are running? | `calls` |
+//! | how are requests read? | `codec` |
 //! | how do errors travel? | `status` |
 //! | how many calls reach the store at once? | `work` |
 //! | who computes what others ask for as well? | `shared` |
@@ -16,6 +17,7 @@
 mod admin;
 mod calls;
 mod changes;
+mod codec;
 mod connections;
 mod fetch;
 mod follow;
@@ -47,10 +49,10 @@ pub(crate) use work::{Work, Workers};
 use crate::report::{Failure, Kind, Result};
 use calls::CallLayer;
 use connections::{Gate, accept, admit};
-use intake::Intake;
 use deltaic_format::wire::{DESCRIPTORS, MAX_MESSAGE_BYTES};
 use deltaic_store::Store;
 use futures::Stream;
+use intake::Intake;
 use state::State;
 use std::io;
 use std::net::SocketAddr;
@@ -227,13 +229,11 @@ async fn sweep(state: Arc<State>) {
     }
 }
 
+/// The services, each call of which passes through the intake and the log of calls.
+type Services = Router<Stack<Intake, Stack<CallLayer, Identity>>>;
+
 /// All services with their limits.
-fn services(
-    state: &Arc<State>,
-) -> Result<(
-    tonic_health::server::HealthReporter,
-    Router<Stack<Intake, Stack<CallLayer, Identity>>>,
-)> {
+fn services(state: &Arc<State>) -> Result<(tonic_health::server::HealthReporter, Services)> {
     use admin_server::AdminServer;
     use leases_server::LeasesServer;
     use session_server::SessionServer;

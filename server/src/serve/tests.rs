@@ -21,6 +21,8 @@ use std::future::Future;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
+mod others;
+
 /// Nothing here takes as long as that.
 const TOO_LONG: Duration = Duration::from_secs(60);
 
@@ -265,7 +267,10 @@ async fn a_server_answers_as_the_store_does() {
         }
     }
     for file in new.files() {
-        let parts = remote.file(&repo(), new.id, file.id).await.expect("it is there");
+        let parts = remote
+            .file(&repo(), new.id, file.id)
+            .await
+            .expect("it is there");
         let parts: Vec<_> = parts.try_collect().await.expect("it is complete");
         let bytes = parts.concat();
         assert_eq!(

@@ -284,8 +284,9 @@ impl Versions {
         let heartbeat = state.options.heartbeat;
         let drain = state.shutdown.drain.clone();
         let following = (follower, first, (drain, place));
-        let messages =
-            stream::try_unfold(following, move |(mut follower, first, (drain, place))| async move {
+        let messages = stream::try_unfold(
+            following,
+            move |(mut follower, first, (drain, place))| async move {
                 let next = match first {
                     Some(first) => Some(first),
                     None => tokio::select! {
@@ -301,7 +302,8 @@ impl Versions {
                 });
                 let message = proto::WatchResponse { version };
                 Ok(Some((message, (follower, None, (drain, place)))))
-            });
+            },
+        );
         Ok(Answer::new(call, messages))
     }
 }

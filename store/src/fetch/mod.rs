@@ -29,7 +29,8 @@ use answer::Decision;
 use chunk::{Batch, WholeContents};
 use deltaic_format::FormatError;
 use deltaic_format::fetch::{
-    AnswerKind, Chunk, FetchPlan, FetchRequest, HeldContents, Position, RequestDigest, SPAN_ELEMENTS,
+    AnswerKind, Chunk, FetchPlan, FetchRequest, HeldContents, Position, RequestDigest,
+    SPAN_ELEMENTS,
 };
 use deltaic_format::ids::TensorId;
 use deltaic_format::object::Snapshot;
@@ -200,11 +201,7 @@ impl Store {
             })
             .collect();
         drop(views);
-        self.believe(
-            &request.repo,
-            (&want, held),
-            listed(request, &mut wishes),
-        )?;
+        self.believe(&request.repo, (&want, held), listed(request, &mut wishes))?;
         wishes.sort_by_key(|wish| (wish.key.class.number(), wish.tensor));
         Ok(Fetch {
             digest: request.digest(),

@@ -35,9 +35,7 @@ impl Job<'_> {
         };
         let is_whole = self.start <= piece * PIECE_ELEMENTS;
         match &route.steps[..] {
-            [step] if !step.backwards && self.slice.is_none() && is_whole => {
-                step.edge.piece(piece)
-            }
+            [step] if !step.backwards && self.slice.is_none() && is_whole => step.edge.piece(piece),
             _ => None,
         }
     }

@@ -54,7 +54,10 @@ fn versions_of_another_repository_are_not_there() {
     }
     let prefix = foreign.to_string()[..20].parse().expect("a prefix");
     let found = store.resolve(&repo(), &prefix);
-    assert!(matches!(found, Err(StoreError::NotFound { .. })), "{found:?}");
+    assert!(
+        matches!(found, Err(StoreError::NotFound { .. })),
+        "{found:?}"
+    );
     missing(
         store.open_fetch(&FetchRequest::all(repo(), &snapshot, None)),
         foreign,
@@ -73,7 +76,10 @@ fn files_are_those_of_a_version() {
         store.snapshot(own[1]).expect("there"),
         store.snapshot(foreign).expect("there"),
     );
-    let secret = theirs.files().iter().find(|f| f.path.as_str() == "secret.txt");
+    let secret = theirs
+        .files()
+        .iter()
+        .find(|f| f.path.as_str() == "secret.txt");
     let secret = secret.expect("it was committed").id;
     missing(store.find_file(&repo(), &theirs, secret), foreign);
     let own_version = store.find_file(&repo(), &mine, secret);
@@ -84,8 +90,13 @@ fn files_are_those_of_a_version() {
     // A tensor of bytes is no file, though it is kept as one would be.
     let tensor = deltaic_format::ids::FileId(theirs.tree.tensors[0].id.0);
     let no_file = store.find_file(&other(), &theirs, tensor);
-    assert!(matches!(no_file, Err(StoreError::NotFound { kind: "file", .. })));
-    let found = store.find_file(&other(), &theirs, secret).expect("it has it");
+    assert!(matches!(
+        no_file,
+        Err(StoreError::NotFound { kind: "file", .. })
+    ));
+    let found = store
+        .find_file(&other(), &theirs, secret)
+        .expect("it has it");
     let (bytes, complete) = store.file_part(found, 0).expect("it reads");
     assert!(complete && bytes == b"attack at dawn");
     let header = theirs.tree.weight_files[0].header;
@@ -186,7 +197,10 @@ fn what_is_reached_follows_the_refs() {
 fn a_branch_is_deleted_where_it_was_examined() {
     let (_folder, store, own, _) = two_repositories();
     let moved = store.delete_branch(&repo(), &branch("main"), Some(own[0]));
-    assert!(matches!(moved, Err(StoreError::Conflict { .. })), "{moved:?}");
+    assert!(
+        matches!(moved, Err(StoreError::Conflict { .. })),
+        "{moved:?}"
+    );
     let deleted = store.delete_branch(&repo(), &branch("main"), Some(own[1]));
     assert_eq!(deleted.expect("it stands there").commit, own[1]);
 }

@@ -103,7 +103,13 @@ fn whatever_else_is_asked_for_is_put_together() {
     }
     // Some members of a set only.
     assert_eq!(scene.some(0, 1, |tensor| tensor < 2), (0, 1));
-    assert_eq!(scene.some(0, 1, |tensor| tensor == 1 || tensor == 3), (0, 1));
+    assert_eq!(
+        scene.some(0, 1, |tensor| tensor == 1 || tensor == 3),
+        (0, 1)
+    );
     // All of them.
-    assert_eq!(scene.some(0, 1, |tensor| tensor != 2 && tensor != 4), (1, 0));
+    assert_eq!(
+        scene.some(0, 1, |tensor| tensor != 2 && tensor != 4),
+        (1, 0)
+    );
 }

@@ -287,8 +287,9 @@ fn what_nobody_goes_on_with_is_swept_after_a_week() {
     let scene = Scene::small();
     let store = scene.store();
     let (old, young) = (scene.target(0), scene.target(1));
-    for target in [&old, &young] {
-        drop(store.open_upload(target).unwrap());
+    for (version, target) in [&old, &young].into_iter().enumerate() {
+        let mut open = store.open_upload(target).unwrap();
+        append(&mut open, &scene.items(version)[..1]);
     }
     let day = std::time::Duration::from_secs(24 * 60 * 60);
     for (target, days) in [(&old, 8), (&young, 6)] {
@@ -446,7 +447,10 @@ fn items_without_bytes_are_refused() {
         bytes: Default::default(),
     };
     let refused = open.append(position(1), nothing);
-    assert!(matches!(refused, Err(StoreError::Upload { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(StoreError::Upload { .. })),
+        "{refused:?}"
+    );
     assert_eq!(open.items(), 0);
     drop(open);
     assert_eq!(spools(&store), 0);

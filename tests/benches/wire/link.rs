@@ -7,6 +7,7 @@ use deltaic_client::asynchronous::pull;
 use deltaic_client::{PullOptions, Remote, RemoteOptions, ReplicaFolder, Repository};
 use deltaic_format::fetch::{FetchRequest, wishes_between};
 use deltaic_format::progress::Silent;
+use deltaic_format::revision::Selector;
 use deltaic_server::serve::{ServeOptions, Shutdown, serve_connections};
 use deltaic_store::Store;
 use deltaic_tests::network::{Conditions, Network, Through};
@@ -94,12 +95,13 @@ pub(crate) async fn patches(scene: &Scene) -> Vec<Figure> {
     let replica = ReplicaFolder::open_or_create(folder.path().join("replica"), &Silent);
     let replica = replica.expect("a replica can be made");
     let remote: Arc<dyn Repository> = Arc::new(remote);
+    let repo = repo();
     let to = |replica, want| {
         let options = PullOptions::default();
         pull(
             replica,
             remote.clone(),
-            repo(),
+            repo.clone(),
             want,
             options,
             Arc::new(Silent),
@@ -108,9 +110,9 @@ pub(crate) async fn patches(scene: &Scene) -> Vec<Figure> {
     let (replica, _) = to(replica, snapshot(old)).await.expect("it can be pulled");
     network.plan(Vec::new());
     let begun = Instant::now();
-    let commit = remote.resolve(&repo(), &"main".parse().expect("a revision"));
-    let commit = commit.await.expect("it is there");
-    let want = remote.snapshot(&repo(), commit).await;
+    let commit = remote.resolve(&repo, &Selector::default()).await;
+    let commit = commit.expect("it is there");
+    let want = remote.snapshot(&repo, commit).await;
     to(replica, want.expect("it is there"))
         .await
         .expect("it can be pulled");

@@ -42,7 +42,7 @@ fn has(message: &str, parts: &[&str]) {
 #[test]
 fn what_is_not_there_is_named() {
     each_way(|store| {
-        store.commit("run", &checkpoint(&store, "v0", 1));
+        store.commit("run", &checkpoint(store, "v0", 1));
         for (args, part) in [
             (vec!["log", "nope"], "nope"),
             (vec!["show", "run@v7"], "v7"),
@@ -76,10 +76,10 @@ fn what_is_not_there_is_named() {
 #[test]
 fn paths_that_are_no_checkpoint_are_refused() {
     each_way(|store| {
-        let good = checkpoint(&store, "v0", 1);
+        let good = checkpoint(store, "v0", 1);
         store.commit("run", &good);
         let case = |name: &str, code: i32, prepare: &dyn Fn(&Path), parts: &[&str]| {
-            let folder = checkpoint(&store, name, 2);
+            let folder = checkpoint(store, name, 2);
             prepare(&folder);
             let message = store.fails(code, &["commit", "run", text(&folder)]);
             has(&message, parts);
@@ -228,7 +228,7 @@ fn every_fault_of_a_header_is_named_with_its_file() {
             ),
             ("no JSON", file("{nonsense"), ["header", "not valid"]),
         ] {
-            let folder = checkpoint(&store, kind, 1);
+            let folder = checkpoint(store, kind, 1);
             fs::create_dir_all(folder.join("sub")).unwrap();
             fs::write(folder.join("sub/bad.safetensors"), bytes).unwrap();
             let message = store.fails(1, &["commit", "run", text(&folder)]);
@@ -243,12 +243,12 @@ fn every_fault_of_a_header_is_named_with_its_file() {
 #[test]
 fn names_that_lead_elsewhere_are_refused() {
     each_way(|store| {
-        store.commit("run", &checkpoint(&store, "v0", 1));
+        store.commit("run", &checkpoint(store, "v0", 1));
         let outside = store.path("outside.safetensors");
         fs::write(&outside, safetensors_file(&tensors(1))).unwrap();
         // In an index,
         for name in ["../outside.safetensors", text(&outside), "a\\u0000b"] {
-            let folder = checkpoint(&store, "index", 1);
+            let folder = checkpoint(store, "index", 1);
             let index = format!(r#"{{"weight_map": {{"a": "{name}"}}}}"#);
             fs::write(folder.join("model.safetensors.index.json"), index).unwrap();
             let message = store.fails(1, &["commit", "run", text(&folder)]);
@@ -296,7 +296,7 @@ fn a_hugging_face_snapshot_is_a_checkpoint() {
 #[test]
 fn a_lost_race_is_told() {
     each_way(|store| {
-        let (first, second) = (checkpoint(&store, "v0", 1), checkpoint(&store, "v1", 2));
+        let (first, second) = (checkpoint(store, "v0", 1), checkpoint(store, "v1", 2));
         store.json(&["commit", "run", text(&first), "--expect", "none"]);
         store.commit("run", &second);
         for expect in ["none", "v0"] {
@@ -376,7 +376,7 @@ fn half_written_packs_are_swept_and_damaged_ones_found() {
 #[test]
 fn edits_in_a_replica_are_noticed_named_and_mended() {
     each_way(|store| {
-        let versions = [1, 2].map(|seed| checkpoint(&store, &format!("v{seed}"), seed));
+        let versions = [1, 2].map(|seed| checkpoint(store, &format!("v{seed}"), seed));
         versions
             .iter()
             .for_each(|version| drop(store.commit("run", version)));

@@ -270,7 +270,7 @@ fn ends_right(store: &ScratchStore, folder: &str, version: usize, versions: &[Pa
 #[test]
 fn a_pull_killed_at_any_time_ends_right_with_the_next_one() {
     each_way(|store| {
-        let versions = pulled_versions(&store);
+        let versions = pulled_versions(store);
         let replica = store.place("replica");
         let first = shorter(|run| {
             drop(store.json(&["pull", "run@v3", "-o", &store.place(&format!("first{run}"))]))
@@ -291,7 +291,7 @@ fn a_pull_killed_at_any_time_ends_right_with_the_next_one() {
             let command = store.command(&["pull", "run@v1", "-o", &fresh]);
             killed += u32::from(kill_after(command, moment(first, kill)));
             for folder in [&replica, &fresh] {
-                ends_right(&store, folder, (kill as usize + 1) % 4, &versions);
+                ends_right(store, folder, (kill as usize + 1) % 4, &versions);
             }
         }
         assert!(killed >= TIMED / 2, "{killed} of {} were killed", 2 * TIMED);
@@ -301,7 +301,7 @@ fn a_pull_killed_at_any_time_ends_right_with_the_next_one() {
 #[test]
 fn a_pull_killed_at_each_point_of_its_work_ends_right_with_the_next_one() {
     each_way(|store| {
-        let versions = pulled_versions(&store);
+        let versions = pulled_versions(store);
         let replica = store.path("replica");
         let old = first_bytes(&versions[0]).expect("a version has weights");
         let journal = |folder: &Path| folder.join(".deltaic/journal").is_file();
@@ -345,7 +345,7 @@ fn a_pull_killed_at_each_point_of_its_work_ends_right_with_the_next_one() {
                 };
                 let command = store.command(&["pull", "run@v3", "-o", text(&folder)]);
                 let killed = kill_when(command, || seen(&folder));
-                ends_right(&store, text(&folder), attempt as usize % 4, &versions);
+                ends_right(store, text(&folder), attempt as usize % 4, &versions);
                 killed
             });
             assert!(hit, "no pull was killed when {point}");

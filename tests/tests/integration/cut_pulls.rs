@@ -109,7 +109,7 @@ async fn a_history_copied_through_cuts_is_the_same_history() {
         let to = &Linked::direct();
         let faults = |cut, way| {
             if cut {
-                cuts(way, 1_300_000)
+                cuts(way, 2_200_000)
             } else {
                 Vec::new()
             }

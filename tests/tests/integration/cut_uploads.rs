@@ -25,6 +25,9 @@ const STEP: usize = 240 << 10;
 /// About what a chunk takes at most.
 const CHUNK: u64 = 1100 << 10;
 
+/// What a server takes in while other items are being written.
+const READ_AHEAD: u64 = 4 << 20;
+
 /// What a second connection takes besides: greeting, handshake, headers, questions.
 const ALLOWANCE: u64 = 4 << 10;
 
@@ -208,7 +211,9 @@ async fn a_server_that_restarts_in_the_middle_goes_on() {
     for which in [Which::Whole, Which::Patch] {
         let (outcome, to_client, to_server) = scene.clean(which).await;
         let items = (STEP as u64..to_server).step_by(4 * STEP);
-        let items = items.map(|after| (at(Way::ToServer, after, Fault::Cut), CHUNK));
+        // A server that is killed loses what it has read and not yet written, too.
+        let again = CHUNK + READ_AHEAD;
+        let items = items.map(|after| (at(Way::ToServer, after, Fault::Cut), again));
         // The answer lost, and with it all that the server kept in memory, which may be everything before it was committed.
         let answers = [(300, to_server), (150, to_server), (40, 0), (10, 0)];
         let answers = answers.map(|(rest, again)| {

@@ -109,11 +109,11 @@ fn checkpoints(store: &ScratchStore) -> [PathBuf; 2] {
 fn answers_with_the_keys_that_scripts_rely_on() {
     each_way(|store| {
         let checker = Checker {
-            store: &store,
+            store,
             seen: RefCell::default(),
         };
         let check = |args: &[&str], keys: &[&str]| checker.check(args, keys);
-        let folders = checkpoints(&store);
+        let folders = checkpoints(store);
         let path = |version: usize| folders[version].to_str().expect("UTF-8");
         let (replica, out) = (store.place("replica"), store.place("out"));
 
@@ -266,7 +266,7 @@ fn answers_with_the_keys_that_scripts_rely_on() {
         let args = ["init"];
         answer(&args, &store.command_on(&other, &args).output().unwrap());
         // It has said where it listens.
-        let server = RunningServer::start(&store, "other", "127.0.0.1:0");
+        let server = RunningServer::start(store, "other", "127.0.0.1:0");
         checker.seen.borrow_mut().insert("serve".to_owned());
         let pushed = check(&["push", "acme/policy", "--to", &server.url], COPIED);
         assert_eq!(pushed["versions"], 3);
@@ -295,7 +295,7 @@ fn answers_with_the_keys_that_scripts_rely_on() {
 #[test]
 fn what_a_seed_holds_is_not_received() {
     each_way(|store| {
-        let folders = checkpoints(&store);
+        let folders = checkpoints(store);
         store.commit("run", &folders[0]);
         let seed = folders[0].to_str().expect("UTF-8");
         let replica = store.place("replica");

@@ -61,9 +61,9 @@ fn interrupted(mut command: Command, seen: impl FnMut() -> bool) -> Option<Outpu
 #[test]
 fn a_commit_stops_and_leaves_nothing_behind() {
     each_way(|store| {
-        store.commit("run", &checkpoint(&store, 0));
+        store.commit("run", &checkpoint(store, 0));
         let stopped = (1..TRIES).find_map(|seed| {
-            let next = checkpoint(&store, seed);
+            let next = checkpoint(store, seed);
             let before = store.json(&["log", "run"]);
             let command = store.command(&["commit", "run", text(&next)]);
             let output = interrupted(command, || any_bytes(&store.path("store/tmp")))?;
@@ -90,7 +90,7 @@ fn a_commit_stops_and_leaves_nothing_behind() {
 #[test]
 fn a_pull_stops_and_leaves_the_old_version() {
     each_way(|store| {
-        let versions = [0, 1].map(|seed| checkpoint(&store, seed));
+        let versions = [0, 1].map(|seed| checkpoint(store, seed));
         versions
             .iter()
             .for_each(|version| drop(store.commit("run", version)));

@@ -11,7 +11,7 @@ fn main_job(set: &RealCheckpoints, route: &[usize]) {
         for version in &set.versions {
             store.commit("acme/policy", version);
         }
-        check_reports(&store, set);
+        check_reports(store, set);
         for (number, version) in set.versions.iter().enumerate() {
             let out = store.place(&format!("out{number}"));
             store.json(&["export", &format!("acme/policy@v{number}"), "-o", &out]);
