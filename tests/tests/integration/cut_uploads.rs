@@ -153,7 +153,7 @@ fn at(way: Way, after: u64, fault: Fault) -> FaultAt {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_in_any_item_costs_that_item() {
+async fn a_cut_in_any_item_costs_little_more_than_that_item() {
     let mut scene = Scene::new(large_model());
     for which in [Which::Whole, Which::Patch] {
         let (outcome, answers, clean) = scene.clean(which).await;
@@ -165,8 +165,10 @@ async fn a_cut_in_any_item_costs_that_item() {
             let fault = at(way, after, Fault::Cut);
             scene.through(which, fault, outcome.id).await;
             let (_, to_server, connections) = scene.linked.traffic();
-            assert_eq!(connections, 2, "{which:?}, {fault:?}");
-            let most = clean + CHUNK + ALLOWANCE;
+            // A cut after the outcome has arrived is not noticed.
+            assert!(connections <= 2, "{which:?}, {fault:?}: {connections}");
+            // On a busy machine the server may have read more than it has written.
+            let most = clean + CHUNK + READ_AHEAD + ALLOWANCE;
             assert!(
                 to_server <= most,
                 "{which:?}, {fault:?}: {to_server} of {most}"
