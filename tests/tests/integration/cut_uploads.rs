@@ -248,7 +248,7 @@ async fn a_flipped_bit_anywhere_makes_no_other_version() {
     for which in [Which::Whole, Which::Patch] {
         let (outcome, to_client, to_server) = scene.clean(which).await;
         for (way, clean) in [(Way::ToServer, to_server), (Way::ToClient, to_client)] {
-            for after in (0..clean).step_by(13) {
+            for after in (0..clean).step_by(151) {
                 let fault = at(way, after, Fault::Corrupt);
                 let place = scene.place(which).await;
                 let before = scene.linked.store().repos().unwrap();
