@@ -39,4 +39,4 @@ pub use export::{ExportOutcome, export};
 pub use remote::{Remote, RemoteOptions};
 pub use replica::{Proof, PullOptions, PullOutcome, ReplicaFolder, Trust};
 pub use repository::{Entry, Repository, UploadSource, Watcher};
-pub use source::{RepositorySource, Source};
+pub use source::{RepositorySource, Source, Split};

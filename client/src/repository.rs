@@ -1,6 +1,7 @@
 //! Versions wherever they are kept: one interface for a store in this process and for a server.
 
 use crate::error::Result;
+use crate::source::Split;
 use async_trait::async_trait;
 use bytes::Bytes;
 use deltaic_format::Version;
@@ -123,6 +124,11 @@ pub trait Repository: fmt::Debug + Send + Sync {
         request: FetchRequest,
         from: Position,
     ) -> Result<BoxStream<'static, Result<Chunk>>>;
+
+    /// How large fetches are best asked for.
+    fn split(&self) -> Split {
+        Split::NONE
+    }
 
     /// The bytes of a file of a version, a safetensors header or one that is no weight file, in bounded parts. Whoever
     /// takes them checks their hash.

@@ -8,7 +8,8 @@ use crate::commands::{
 use crate::output::ColorChoice;
 use crate::progress::ProgressChoice;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, value_parser};
+use std::num::NonZeroU8;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ Revisions: REPO (its branch main), REPO@BRANCH, REPO@main~3, REPO@v42 (of main),
 Configuration: a flag comes first, then the environment (DELTAIC_STORE,
   DELTAIC_ENDPOINT, DELTAIC_WAIT, DELTAIC_STALL_TIMEOUT), then the config file
   ($DELTAIC_CONFIG, or deltaic/config.toml in $XDG_CONFIG_HOME or ~/.config;
-  keys: store, endpoint, wait, stall_timeout, color, progress), then the default.
+  keys: store, endpoint, wait, stall_timeout, connections, color, progress), then
+  the default.
   The default store is .deltaic-store in the working directory.
 
 Exit codes: 0 ok, 1 error, 2 usage, 10 not found, 11 conflict, 12 access denied,
@@ -90,6 +92,9 @@ pub struct GlobalArgs {
     /// Give up on a server that has sent nothing for so long [env: DELTAIC_STALL_TIMEOUT] [default: 30s].
     #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
     pub stall_timeout: Option<Duration>,
+    /// Make at most so many connections to a server: large fetches are split among them [default: 4].
+    #[arg(long, global = true, value_name = "N", value_parser = value_parser!(NonZeroU8))]
+    pub connections: Option<NonZeroU8>,
     /// Say how to show progress.
     #[arg(long, global = true, value_name = "HOW")]
     pub progress: Option<ProgressChoice>,
@@ -137,8 +142,8 @@ pub fn command() -> clap::Command {
 fn without_global(command: clap::Command, global: &[String]) -> clap::Command {
     const GLOBAL_HELP: &str = "\
 Global options (see `deltaic --help`):
-  --store DIR, --endpoint URL, --wait DURATION, --stall-timeout DURATION, --json, -q, -v,
-  --color WHEN, --progress HOW";
+  --store DIR, --endpoint URL, --wait DURATION, --stall-timeout DURATION, --connections N,
+  --json, -q, -v, --color WHEN, --progress HOW";
     let is_global = |id: &clap::Id| global.iter().any(|known| id == known.as_str());
     let command = command.mut_args(|argument| {
         let hidden = is_global(argument.get_id());

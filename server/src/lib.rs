@@ -9,12 +9,13 @@
 //! | how is something shown? | [`output`], [`table`], [`units`], [`progress`] |
 //! | how do commands talk to a store or server? | [`repositories`], opened by [`session`] |
 //! | how do store and client meet? | [`embedded`] |
-//! | how is a store served to others? | [`serve`] |
+//! | how is a store served to others? | [`serve`], with an [`allocator`] that gives memory back |
 //! | what does the demo make up? | [`demo`] |
 
 // They panic where the stream is closed or full.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod allocator;
 pub mod arguments;
 pub mod cli;
 pub mod commands;

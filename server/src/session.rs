@@ -122,6 +122,7 @@ impl Session {
         let longest_pauses = wait.as_secs() / usual.longest_pause.as_secs().max(1);
         let options = RemoteOptions {
             stall_timeout: self.settings.stall_timeout,
+            connections: usize::from(self.settings.connections.get()),
             attempts: match wait {
                 Duration::ZERO => 1,
                 _ => usual.attempts.max(longest_pauses as u32),

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::num::NonZeroU8;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,7 +25,10 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 /// How long a server may send nothing, where nothing is said.
 const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-const KEYS_HINT: &str = "its keys are store (a folder), endpoint (a server's URL, or several with commas), wait and stall_timeout (such as \"30s\"), color (auto, always, never) and progress (auto, plain, none)";
+/// How many connections to a server are made at most, where nothing is said.
+const DEFAULT_CONNECTIONS: NonZeroU8 = NonZeroU8::new(4).unwrap();
+
+const KEYS_HINT: &str = "its keys are store (a folder), endpoint (a server's URL, or several with commas), wait and stall_timeout (such as \"30s\"), connections (1 to 255), color (auto, always, never) and progress (auto, plain, none)";
 
 const UNREADABLE_HINT: &str = "name a file that can be read with DELTAIC_CONFIG, or unset it; see to the permissions of the one in ~/.config";
 
@@ -66,6 +70,8 @@ pub struct Settings {
     pub wait: Duration,
     /// How long a server may send nothing before that is an error.
     pub stall_timeout: Duration,
+    /// How many connections to a server are made at most.
+    pub connections: NonZeroU8,
     /// Whether scripts read the output.
     pub json: bool,
     /// Whether to say nothing but data and errors.
@@ -88,6 +94,7 @@ struct ConfigFile {
     endpoint: Option<String>,
     wait: Option<String>,
     stall_timeout: Option<String>,
+    connections: Option<NonZeroU8>,
     color: Option<ColorChoice>,
     progress: Option<ProgressChoice>,
 }
@@ -146,6 +153,7 @@ impl Settings {
             endpoint_by,
             wait: args.wait.or(wait).unwrap_or(DEFAULT_WAIT),
             stall_timeout: stall_timeout.unwrap_or(DEFAULT_STALL_TIMEOUT),
+            connections: (args.connections.or(file.connections)).unwrap_or(DEFAULT_CONNECTIONS),
             json: args.json,
             quiet: args.quiet,
             verbose: args.verbose,

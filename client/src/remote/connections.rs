@@ -23,12 +23,39 @@ pub(super) struct Connections {
     turn: AtomicUsize,
 }
 
+/// What a slot can offer.
+enum Offer {
+    /// A connection that nothing uses.
+    Idle(Arc<Connection>),
+    /// Room for one.
+    Room,
+    /// A connection that is used, or being made.
+    Busy,
+}
+
 /// Room for one connection.
 #[derive(Default)]
 struct Slot {
     open: tokio::sync::Mutex<Option<Arc<Connection>>>,
     /// When it could not be filled the last time, and why: the answer to all who waited for that.
     failed: Mutex<Option<(Instant, Unable)>>,
+}
+
+impl Slot {
+    fn offer(&self) -> Offer {
+        // Locked, it is being filled.
+        let Ok(open) = self.open.try_lock() else {
+            return Offer::Busy;
+        };
+        match open.as_ref().filter(|connection| connection.usable()) {
+            // Every call and every answer on it has a reference of its own.
+            Some(connection) if Arc::strong_count(connection) == 1 => {
+                Offer::Idle(connection.clone())
+            }
+            Some(_) => Offer::Busy,
+            None => Offer::Room,
+        }
+    }
 }
 
 /// Why no server could be connected to.
@@ -123,10 +150,20 @@ impl Connections {
         Tries::new(schedule)
     }
 
-    /// A connection to the server that works.
+    /// A connection to the server that works: one that nothing uses, a new one if there is room, else one that is used.
     pub(super) async fn get(&self) -> Result<Arc<Connection>, Failure> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let slot = &self.slots[turn % self.slots.len()];
+        let mut room = None;
+        for slot in &self.slots {
+            match slot.offer() {
+                Offer::Idle(connection) => return Ok(connection),
+                Offer::Room => room = room.or(Some(slot)),
+                Offer::Busy => {}
+            }
+        }
+        let slot = room.unwrap_or_else(|| {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            &self.slots[turn % self.slots.len()]
+        });
         let asked = Instant::now();
         let mut open = slot.open.lock().await;
         if let Some(connection) = open.as_ref().filter(|connection| connection.usable()) {

@@ -33,6 +33,7 @@ pub use options::RemoteOptions;
 
 use crate::error::Result;
 use crate::repository::{Entry, Repository, UploadSource, Watcher};
+use crate::source::Split;
 use async_trait::async_trait;
 use bytes::Bytes;
 use connections::Connections;
@@ -205,6 +206,14 @@ impl Repository for Remote {
         from: Position,
     ) -> Result<BoxStream<'static, Result<Chunk>>> {
         self.fetch_chunks(&request, from).await
+    }
+
+    fn split(&self) -> Split {
+        let options = self.connections.options();
+        Split {
+            at_a_time: options.connections,
+            bytes: options.part_bytes,
+        }
     }
 
     async fn file(

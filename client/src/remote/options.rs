@@ -8,8 +8,11 @@ use std::time::Duration;
 pub struct RemoteOptions {
     /// Where they are, `http://HOST:PORT`: the first one is used while it works, then the next.
     pub endpoints: Vec<String>,
-    /// How many connections are kept; calls are spread over them.
+    /// How many connections are made at most: another one when all that there are have something to do.
     pub connections: usize,
+    /// Fetches are split for those connections into parts of at least so many bytes of weights, as they are and not as they
+    /// travel.
+    pub part_bytes: u64,
     /// Longest time until a connection is made and both ends agree on a protocol.
     pub connect_timeout: Duration,
     /// Longest time without a message while one is waited for. A server that is busy sends heartbeats.
@@ -36,7 +39,8 @@ impl Default for RemoteOptions {
     fn default() -> Self {
         Self {
             endpoints: Vec::new(),
-            connections: 1,
+            connections: 4,
+            part_bytes: 1 << 30,
             connect_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             progress_timeout: Duration::from_secs(15 * 60),

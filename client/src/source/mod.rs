@@ -2,9 +2,11 @@
 
 mod edges;
 mod repository;
+mod split;
 
 pub(crate) use edges::EdgesSource;
 pub use repository::RepositorySource;
+pub use split::Split;
 
 use crate::error::Result;
 use deltaic_format::fetch::{Delivery, FetchPlan, TensorWish};
@@ -32,8 +34,8 @@ pub trait Source {
     /// If the source cannot read what it needs.
     fn plan(&self, ask: &Ask<'_>) -> Result<FetchPlan>;
 
-    /// Send what turns the contents that the wishes say are held into the wanted ones, in bounded parts and in the order
-    /// that [`deltaic_format::fetch`] fixes.
+    /// Send what turns the contents that the wishes say are held into the wanted ones, in bounded parts: the tensors in any
+    /// order, each one's elements as [`deltaic_format::fetch`] fixes.
     ///
     /// # Errors
     ///

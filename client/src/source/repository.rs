@@ -5,14 +5,15 @@ use crate::arrival::checked;
 use crate::error::{ClientError, Result};
 use crate::parts::check_cancelled;
 use crate::repository::{Repository, Watcher};
+use deltaic_format::FormatError;
 use deltaic_format::fetch::{AnswerCheck, Chunk, Delivery, FetchPlan, FetchRequest, Position};
 use deltaic_format::ids::{CommitId, FileId};
 use deltaic_format::name::RepoName;
-use deltaic_format::object::Snapshot;
+use deltaic_format::object::{Snapshot, TensorSpec};
 use deltaic_format::progress::Progress;
 use deltaic_format::refusal::Refusal;
-use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -85,6 +86,31 @@ impl RepositorySource {
             }
             sent => sent,
         }
+    }
+
+    /// The answer to a request for some of `want`, in parts where the repository likes that.
+    fn chunks(
+        &self,
+        want: &Snapshot,
+        request: FetchRequest,
+    ) -> Result<BoxStream<'static, Result<Chunk>>> {
+        let invalid = |error: FormatError| ClientError::Invalid {
+            what: error.to_string(),
+        };
+        let (split, from) = (self.repository.split(), Position::default());
+        let sizes: Vec<u64> = want.schema.tensors().map(TensorSpec::byte_len).collect();
+        let mut parts = Vec::new();
+        for part in split.split(request, &sizes) {
+            let check = AnswerCheck::new(want, &part, from).map_err(invalid)?;
+            let (repository, want) = (Arc::clone(&self.repository), want.id);
+            let part = async move {
+                Ok::<_, ClientError>(checked(repository.fetch(part, from).await?, want, check))
+            };
+            parts.push(stream::once(part).try_flatten().boxed());
+        }
+        Ok(stream::iter(parts)
+            .flatten_unordered(split.at_a_time)
+            .boxed())
     }
 
     /// Wait for an answer.
@@ -175,14 +201,8 @@ impl Source for RepositorySource {
     fn fetch(&self, ask: &Ask<'_>, receive: &mut dyn FnMut(Delivery) -> Result<()>) -> Result<()> {
         let mut received = false;
         let fetched = self.request(ask, |request| {
-            let repository = Arc::clone(&self.repository);
-            let (want, from) = (ask.want.id, Position::default());
-            let check = AnswerCheck::new(ask.want, &request, from).map_err(|error| {
-                let what = error.to_string();
-                ClientError::Invalid { what }
-            })?;
-            let open =
-                async move { Ok(checked(repository.fetch(request, from).await?, want, check)) };
+            let chunks = self.chunks(ask.want, request)?;
+            let open = std::future::ready(Ok(chunks));
             let result = self.receive(open, &mut |chunk: Chunk| {
                 received = true;
                 receive(chunk.delivery)

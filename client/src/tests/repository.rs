@@ -5,8 +5,8 @@ use super::spans::single_spans;
 use super::{assert_holds, error_of, pull, pull_with};
 use crate::source::{Ask, Source};
 use crate::{
-    ClientError, Entry, PullOptions, ReplicaFolder, Repository, RepositorySource, Result, Trust,
-    UploadSource, Watcher, asynchronous,
+    ClientError, Entry, PullOptions, ReplicaFolder, Repository, RepositorySource, Result, Split,
+    Trust, UploadSource, Watcher, asynchronous,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -53,6 +53,7 @@ struct Served {
     end: End,
     /// A version that is held elsewhere, and not known here.
     unknown: Option<CommitId>,
+    split: Split,
     requests: Mutex<Vec<FetchRequest>>,
     /// Told when a fetch begins, and when its stream is dropped.
     events: Mutex<Sender<&'static str>>,
@@ -80,6 +81,7 @@ impl Served {
             history: Mutex::new(history),
             end,
             unknown: None,
+            split: Split::NONE,
             requests: Mutex::default(),
             events: Mutex::new(events),
         };
@@ -263,6 +265,10 @@ impl Repository for Served {
         Ok(FetchPlan::default())
     }
 
+    fn split(&self) -> Split {
+        self.split
+    }
+
     async fn fetch(
         &self,
         request: FetchRequest,
@@ -387,6 +393,29 @@ fn a_repository_feeds_replicas_and_exports() {
     let exported = asynchronous::export(served, repo(), want.clone(), None, path, silent());
     assert_eq!(runtime.block_on(exported).unwrap().files, 5);
     assert_holds(folder.path(), &model.versions[2]);
+}
+
+#[test]
+fn a_fetch_in_parts_brings_the_same() {
+    let runtime = Runtime::new().unwrap();
+    let model = History::example();
+    let (mut served, _told) = Served::new(History::example(), End::Complete);
+    served.split = Split {
+        at_a_time: 3,
+        bytes: 1,
+    };
+    served.unknown = Some(model.versions[2].snapshot.id);
+    let served = Arc::new(served);
+    let folder = tempdir().unwrap();
+    for version in [0, 1, 2, 3, 0] {
+        served.requests.lock().unwrap().clear();
+        let want = model.versions[version].snapshot.clone();
+        let outcome = runtime.block_on(pull_from(folder.path(), &served, want, silent()));
+        outcome.unwrap();
+        assert_holds(folder.path(), &model.versions[version]);
+        let requests = served.requests.lock().unwrap();
+        assert!(requests.len() > 2, "v{version}: {requests:?}");
+    }
 }
 
 /// What it prevents: a replica that no other server can go on with.

@@ -1,5 +1,6 @@
 //! `deltaic serve`: the store for others, over the network.
 
+use crate::allocator;
 use crate::arguments::{duration, size};
 use crate::output::{Answer, Page};
 use crate::report::{Failure, Kind, Result};
@@ -100,6 +101,7 @@ impl Answer for Listening {
 /// If the store cannot be opened, the address cannot be had, or may not be.
 pub fn run(args: &ServeArgs, session: &Session) -> Result<ExitCode> {
     start_logs(args, session)?;
+    allocator::serve_long();
     let store = session.store()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

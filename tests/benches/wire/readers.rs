@@ -40,29 +40,31 @@ pub(crate) async fn measure(scene: &Scene) -> Vec<Figure> {
     let [old, new] = [0, 1].map(|version| snapshot(version).expect("it is there"));
     // The servers are other processes, and a store is one's alone.
     drop(store);
-    let same = (0..READERS).map(|_| everything(&old, &[])).collect();
+    let same = (0..READERS)
+        .map(|_| FetchRequest::all(repo(), &old, None))
+        .collect();
     let different = (0..READERS).map(|reader| different(&old, &new, reader));
+    let patches = (0..READERS).map(|reader| without(&new, Some(&old), reader));
     vec![
         of("the same 1 GB", scene, same).await,
         of("1 GB each, none the same", scene, different.collect()).await,
+        of("patches, none the same", scene, patches.collect()).await,
     ]
 }
 
-/// All of `want` but the tensors `without`.
-fn everything(want: &Snapshot, without: &[usize]) -> FetchRequest {
-    let mut wishes = wishes_between(None, want);
-    wishes.retain(|wish| !without.contains(&wish.tensor));
-    FetchRequest::new(repo(), want, None, &wishes)
-}
-
-/// Half of them want what is stored as bases, half what lies a patch further; each does without other tensors.
+/// Half of them want what is stored as bases, half what lies a patch further.
 fn different(old: &Snapshot, new: &Snapshot, reader: usize) -> FetchRequest {
     let want = if reader.is_multiple_of(2) { old } else { new };
+    without(want, None, reader)
+}
+
+/// All of `want` but one or two tensors, others for each reader.
+fn without(want: &Snapshot, held: Option<&Snapshot>, reader: usize) -> FetchRequest {
     let tensors = want.tree.tensors.len();
-    everything(
-        want,
-        &[reader % tensors, (reader + reader / tensors) % tensors],
-    )
+    let without = [reader, reader + reader / tensors].map(|tensor| tensor % tensors);
+    let mut wishes = wishes_between(held, want);
+    wishes.retain(|wish| !without.contains(&wish.tensor));
+    FetchRequest::new(repo(), want, held, &wishes)
 }
 
 async fn of(what: &str, scene: &Scene, requests: Vec<FetchRequest>) -> Figure {

@@ -3,7 +3,9 @@
 
 use deltaic_client::asynchronous::pull;
 use deltaic_client::transfer::copy_branch;
-use deltaic_client::{ClientError, PullOptions, PullOutcome, ReplicaFolder, Repository};
+use deltaic_client::{
+    ClientError, PullOptions, PullOutcome, RemoteOptions, ReplicaFolder, Repository,
+};
 use deltaic_format::ids::CommitId;
 use deltaic_format::progress::Silent;
 use deltaic_tests::linked::{Hurry, Linked, large_model, main_branch, policy, request_to};
@@ -99,6 +101,39 @@ async fn a_pull_that_never_gets_on_is_given_up_and_the_version_held_stays() {
     linked.plan(Vec::new()).await;
     pull_into(&replica, linked.remote(), ids[2]).await.unwrap();
     assert_same_files(&replica, &folders[2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_in_parts_over_several_connections_is_exact_through_cuts() {
+    let (linked, ids, folders) = filled(Conditions::default());
+    let replica = linked.path("replica");
+    let _hurry = Hurry::start();
+    let options = RemoteOptions {
+        connections: 3,
+        part_bytes: 1 << 20,
+        ..RemoteOptions::new(["http://server:1"])
+    };
+    for (version, cut_after) in [
+        (0, 1_700_001),
+        (2, u64::MAX),
+        (0, 2_600_000),
+        (2, 2_600_001),
+    ] {
+        let faults = match cut_after {
+            u64::MAX => Vec::new(),
+            bytes => cuts(Way::ToClient, bytes),
+        };
+        linked.plan(faults).await;
+        let remote = linked.remote_with(options.clone());
+        let outcome = pull_into(&replica, remote, ids[version]).await;
+        outcome.unwrap_or_else(|error| panic!("v{version}, cuts after {cut_after}: {error}"));
+        let (_, _, connections) = linked.traffic();
+        match cut_after {
+            u64::MAX => assert_eq!(connections, 3, "v{version}"),
+            _ => assert!(connections > 3, "v{version}: {connections}"),
+        }
+        assert_same_files(&replica, &folders[version]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
