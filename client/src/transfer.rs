@@ -3,7 +3,7 @@
 use crate::arrival::{checked, of_size};
 use crate::error::{ClientError, Result};
 use crate::publish::{Stage, new_files, object_items};
-use crate::repository::{Entry, Repository, UploadSource, Watcher};
+use crate::repository::{Repository, UploadSource, Watcher};
 use deltaic_format::fetch::{AnswerCheck, FetchRequest, Position};
 use deltaic_format::ids::{CommitId, FileId};
 use deltaic_format::name::{BranchName, RepoName};
@@ -86,33 +86,44 @@ pub async fn copy_branch(
         }
         _ => {}
     }
-    let mut parent = missing.parent.map(|(id, _)| id);
+    let mut parent = match missing.parent {
+        Some((id, _)) if !missing.versions.is_empty() => {
+            Some(Arc::new(from.snapshot(repo, id).await?))
+        }
+        _ => None,
+    };
     let sent_bytes = Arc::new(AtomicU64::new(0));
-    let versions = missing.entries.len() as u64;
-    for (id, commit) in missing.entries.into_iter().rev() {
+    let versions = missing.versions.len() as u64;
+    for id in missing.versions.into_iter().rev() {
+        let version = Arc::new(from.snapshot(repo, id).await?);
         let source = VersionSource {
             from: Arc::clone(&from),
             repo: repo.clone(),
-            parent: match parent {
-                Some(parent) => Some(Arc::new(from.snapshot(repo, parent).await?)),
-                None => None,
-            },
-            version: Arc::new(from.snapshot(repo, id).await?),
+            parent: parent.clone(),
+            version: Arc::clone(&version),
             sent_bytes: Arc::clone(&sent_bytes),
         };
         let target = UploadTarget {
             repo: repo.clone(),
             branch: branch.clone(),
             id: upload_id(repo, branch, id),
-            parent,
+            parent: parent.as_ref().map(|parent| parent.id),
             commit: Some(id),
         };
-        debug_assert_eq!(commit.parents.first().copied(), parent);
-        to.upload(&target, Arc::new(source), Arc::clone(&progress))
-            .await?;
-        parent = Some(id);
+        debug_assert_eq!(version.commit.parents.first().copied(), target.parent);
+        let made = to.upload(&target, Arc::new(source), Arc::clone(&progress));
+        let made = made.await?.id;
+        if made != id {
+            let object = format!("commit {}", id.short());
+            let what = format!("the receiver says that it has made {} of it", made.short());
+            return Err(ClientError::delivery(object, what));
+        }
+        parent = Some(version);
     }
-    let version = from.snapshot(repo, head).await?.commit.version;
+    let version = match parent {
+        Some(version) => version.commit.version,
+        None => from.snapshot(repo, head).await?.commit.version,
+    };
     Ok(Copied {
         versions,
         sent_bytes: sent_bytes.load(Ordering::Relaxed),
@@ -134,7 +145,7 @@ async fn find_branch(
 /// The versions that a receiver lacks.
 struct Missing {
     /// Newest first.
-    entries: Vec<Entry>,
+    versions: Vec<CommitId>,
     /// The newest version that both have, and when it was made.
     parent: Option<(CommitId, i64)>,
 }
@@ -148,18 +159,18 @@ async fn missing(
     head: CommitId,
 ) -> Result<Missing> {
     let mut history = from.history(repo, head, None).await?;
-    let mut entries = Vec::new();
+    let mut versions = Vec::new();
     while let Some((id, commit)) = history.try_next().await? {
         if known.contains(&id) {
             return Ok(Missing {
-                entries,
+                versions,
                 parent: Some((id, commit.time_ms)),
             });
         }
-        entries.push((id, commit));
+        versions.push(id);
     }
     Ok(Missing {
-        entries,
+        versions,
         parent: None,
     })
 }

@@ -252,10 +252,10 @@ impl From<&Refusal> for Failure {
                  again"
                     .to_owned(),
             ),
-            // Revisions are read with the command line; what remains is what a commit says of itself.
             Refusal::Invalid { .. } => (
                 Kind::Usage,
-                "nothing was committed; give a shorter message or less metadata".to_owned(),
+                "nothing was changed; see the command's --help, and that both ends are of the same version of deltaic"
+                    .to_owned(),
             ),
             Refusal::Exhausted { retry_after, .. } => (
                 Kind::Unavailable,

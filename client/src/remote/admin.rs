@@ -11,8 +11,9 @@ use deltaic_format::fetch::{FetchPlan, FetchRequest};
 use deltaic_format::name::RepoName;
 use deltaic_format::wire::proto;
 
-/// Problems of one check that are taken at most; whoever sends more is no store.
+/// Problems of one check that are taken at most, and the bytes that they take in memory; whoever sends more is no store.
 const MAX_PROBLEMS: usize = 1 << 20;
+const MAX_PROBLEM_BYTES: usize = 256 << 20;
 
 /// Characters of a problem's words at most.
 const PROBLEM_CHARACTERS: usize = 4000;
@@ -100,7 +101,7 @@ impl Remote {
                     let mut admin = connection.admin();
                     let mut incoming = connection.open_stream(admin.verify(request)).await?;
                     let mut relay = Relay::new(progress.clone());
-                    let mut problems = Vec::new();
+                    let (mut problems, mut bytes) = (Vec::new(), 0);
                     let mut headway = Headway::new();
                     loop {
                         incoming.check_progress(&headway)?;
@@ -112,9 +113,12 @@ impl Remote {
                         if !message.problems.is_empty() {
                             headway.made();
                         }
-                        let more = message.problems.into_iter();
-                        problems.extend(more.map(|problem| shown(problem.into())));
-                        if problems.len() > MAX_PROBLEMS {
+                        for problem in message.problems {
+                            let problem = shown(problem.into());
+                            bytes += problem.object.len() + problem.what.len();
+                            problems.push(problem);
+                        }
+                        if problems.len() > MAX_PROBLEMS || bytes > MAX_PROBLEM_BYTES {
                             let what = "it finds problems without end".to_owned();
                             return Err(incoming.fault(Fault::Protocol(what)));
                         }

@@ -210,17 +210,19 @@ impl Reader for ReadingFile {
     }
 
     fn take(&mut self, part: Self::Message, items: &mut VecDeque<Bytes>) -> Result<Next, Fault> {
-        if part.data.is_empty() && !part.complete {
+        let (data, complete) = wire::file_part_from_wire(self.0.offset, part)
+            .map_err(|error| Fault::Damaged(error.to_string()))?;
+        if data.is_empty() && !complete {
             let what = "it sends an empty part of a file".to_owned();
             return Err(Fault::Protocol(what));
         }
-        if !part.data.is_empty() {
-            let length = part.data.len() as u64;
+        if !data.is_empty() {
+            let length = data.len() as u64;
             self.0.offset = (self.0.offset.checked_add(length))
                 .ok_or_else(|| Fault::Protocol("a file without end".to_owned()))?;
-            items.push_back(part.data);
+            items.push_back(data);
         }
-        Ok(match part.complete {
+        Ok(match complete {
             true => Next::Nothing,
             false => Next::More,
         })
@@ -353,9 +355,11 @@ mod tests {
         let mut reading = ReadingFile(proto::GetFileRequest::default());
         let mut items = VecDeque::new();
         let mut take = |data: &'static [u8], complete| {
-            let data = Bytes::from_static(data);
-            let part = proto::GetFileResponse { data, complete };
-            reading.take(part, &mut items)
+            let part = |offset| wire::file_part(offset, Bytes::from_static(data), complete);
+            let elsewhere = part(reading.0.offset + 1);
+            let fault = reading.take(elsewhere, &mut items).expect_err("damaged");
+            assert!(matches!(fault, Fault::Damaged(_)), "{fault:?}");
+            reading.take(part(reading.0.offset), &mut items)
         };
         assert_eq!(take(b"abc", false), Ok(Next::More));
         assert!(matches!(take(b"", false), Err(Fault::Protocol(_))));

@@ -164,12 +164,15 @@ impl Reader for Watching {
             return Ok(Next::More);
         };
         let id = Commit::id_of(&version.commit);
+        if wire::id_bytes(&id) != version.id {
+            let what = "a commit does not have the id that came with it".to_owned();
+            return Err(Fault::Damaged(what));
+        }
         if id == self.after {
             return Err(Fault::Protocol(format!("it sends commit {id} twice")));
         }
-        // The id that is not told apart protects nothing, so bytes that are no commit may be damage.
         let commit = Commit::from_bytes(&version.commit)
-            .map_err(|error| Fault::Damaged(error.to_string()))?;
+            .map_err(|error| Fault::Protocol(error.to_string()))?;
         if commit.parents.first() != Some(&self.after) {
             return Err(Fault::Refused(Refusal::Conflict {
                 what: format!(
@@ -279,6 +282,7 @@ mod tests {
     fn seen(bytes: &Bytes) -> proto::WatchResponse {
         let version = proto::WatchedVersion {
             commit: bytes.clone(),
+            id: wire::id_bytes(&Commit::id_of(bytes)),
         };
         let version = Some(version);
         proto::WatchResponse { version }

@@ -203,6 +203,39 @@ fn chunk_checksum(chunk: &proto::Chunk) -> u32 {
     checksum.finalize()
 }
 
+fn file_part_checksum(offset: u64, part: &proto::GetFileResponse) -> u32 {
+    let mut checksum = crc32fast::Hasher::new();
+    checksum.update(&part.data);
+    checksum.update(&offset.to_le_bytes());
+    checksum.update(&[u8::from(part.complete)]);
+    checksum.finalize()
+}
+
+/// The part of a file from `offset` on as a message.
+pub fn file_part(offset: u64, data: Bytes, complete: bool) -> proto::GetFileResponse {
+    let mut part = proto::GetFileResponse {
+        data,
+        complete,
+        crc32: 0,
+    };
+    part.crc32 = file_part_checksum(offset, &part);
+    part
+}
+
+/// The bytes of the part of a file from `offset` on, which is as it was sent, and whether the file ends with them.
+///
+/// # Errors
+///
+/// [`FormatError::Checksum`] if it is not.
+pub fn file_part_from_wire(offset: u64, part: proto::GetFileResponse) -> Result<(Bytes, bool)> {
+    match file_part_checksum(offset, &part) == part.crc32 {
+        true => Ok((part.data, part.complete)),
+        false => Err(FormatError::Checksum {
+            what: "part of a file",
+        }),
+    }
+}
+
 /// A delivery as a message, with `resume` to go on by after it.
 pub fn chunk_to_wire(delivery: &Delivery, resume: Bytes) -> proto::Chunk {
     use proto::chunk::What;

@@ -8,7 +8,7 @@ mod refusal;
 mod statistics;
 mod upload;
 
-pub use fetch::{ResumeToken, chunk_from_wire, chunk_to_wire};
+pub use fetch::{ResumeToken, chunk_from_wire, chunk_to_wire, file_part, file_part_from_wire};
 pub use objects::{PART_BYTES, SnapshotParts, snapshot_parts};
 pub use refusal::{DOMAIN, refusal_from_reason, refusal_to_reason};
 pub use statistics::{diff_from_wire, diffs_to_wire};

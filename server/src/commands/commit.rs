@@ -384,6 +384,8 @@ pub fn not_committed(
                  COMMIT-ID`, from the last id that it had"
             )),
         },
+        // The branch and the checkpoint were read by then; what remains is what the commit says of itself.
+        Kind::Usage => failure.hint("nothing was committed; give a shorter message or less metadata"),
         _ => failure,
     }
 }
@@ -426,7 +428,10 @@ fn lost_expectation(
             ),
             Err(_) => failure.message,
         },
-        _ => format!("{target} has versions already: it stands at {stands}"),
+        Some(Expect::Nothing) => {
+            format!("{target} has versions already: it stands at {stands}")
+        }
+        None => failure.message,
     };
     Failure::new(Kind::Conflict, message).hint(format!(
         "see what came in between with `deltaic log {target}`; then --expect {} commits on top of it",

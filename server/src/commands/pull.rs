@@ -12,6 +12,7 @@ use deltaic_format::Version;
 use deltaic_format::ids::CommitId;
 use deltaic_format::name::{BranchName, RepoName};
 use deltaic_format::object::{RefRecord, Snapshot};
+use deltaic_format::refusal::Refusal;
 use deltaic_format::revision::{DEFAULT_BRANCH, RevisionSpec};
 use serde::Serialize;
 use std::io;
@@ -316,30 +317,62 @@ impl<'a> Pull<'a> {
         let (args, session) = (self.args, self.session);
         let repositories = session.repositories()?;
         let snapshot = session.snapshot_of(&repositories, revision)?;
-        let replica = match &mut self.replica {
-            Some(replica) => replica,
-            none => none.insert(
-                ReplicaFolder::open_or_create(&args.output, &session.progress)
-                    .map_err(|error| filled_in(error.into(), args))?,
-            ),
-        };
-        let repo = &revision.repo;
-        let before = Before::of(replica);
+        let before = Before::of(self.replica()?);
         if let Some(before) = before.as_ref().filter(|_| !args.switch) {
+            let repo = &revision.repo;
             let branches = repositories.branches(repo)?;
             let branch = branches
                 .iter()
                 .find(|record| record.branch.as_str() == self.options.revision);
             before.must_lead_to(repo, branch, &args.output)?;
         }
+        self.reach(&repositories, &snapshot)
+    }
+
+    /// Make the folder hold what is newest, or at least a version of the branch that was told of.
+    fn reach_newest(&mut self, (told, version): (CommitId, Version)) -> Result<Pulled> {
+        let revision = &self.args.revision;
+        let repositories = self.session.repositories()?;
+        let newest = self.session.snapshot_of(&repositories, revision)?;
+        if newest.commit.version >= version {
+            return self.reach(&repositories, &newest);
+        }
+        // Another server told of it than the one that was just asked, which lags behind.
+        match repositories.snapshot(&revision.repo, told) {
+            Err(ClientError::Refused(Refusal::NotFound { .. })) => {
+                let what = format!("the server does not have {version} yet, which another one has");
+                Err(ClientError::from(Refusal::Unavailable { what }).into())
+            }
+            snapshot => self.reach(&repositories, &snapshot?),
+        }
+    }
+
+    fn replica(&mut self) -> Result<&mut ReplicaFolder> {
+        let (args, session) = (self.args, self.session);
+        Ok(match &mut self.replica {
+            Some(replica) => replica,
+            none => none.insert(
+                ReplicaFolder::open_or_create(&args.output, &session.progress)
+                    .map_err(|error| filled_in(error.into(), args))?,
+            ),
+        })
+    }
+
+    fn reach(&mut self, repositories: &Repositories, snapshot: &Snapshot) -> Result<Pulled> {
+        let (args, session) = (self.args, self.session);
+        let repo = &args.revision.repo;
+        let before = Before::of(self.replica()?);
         let source = repositories.source(repo);
+        let Some(replica) = &mut self.replica else {
+            unreachable!("it was opened above")
+        };
         let outcome = replica
-            .pull(&source, &snapshot, &self.options, &session.progress)
+            .pull(&source, snapshot, &self.options, &session.progress)
             .map_err(|error| filled_in(not_pulled(error, replica, &self.options), args))?;
         for why in &outcome.seeds_skipped {
             session.warn(format_args!("a seed was skipped: {why}"));
         }
-        let mut pulled = Pulled::new(repo, &args.output, before, &snapshot, outcome);
+        let mut pulled = Pulled::new(repo, &args.output, before, snapshot, outcome);
         pulled.verbose = session.settings.verbose;
         Ok(pulled)
     }
@@ -356,10 +389,10 @@ impl<'a> Pull<'a> {
         let mut following = Following::new(session, repo, branch, held.0)?;
         let mut patience = Patience::default();
         loop {
-            let (_, commit) = following.next_version()?;
+            let (id, commit) = following.next_version()?;
             // Several may have been told of since, and the newest of them was pulled.
             while commit.version > held.1 {
-                match self.to(&args.revision) {
+                match self.reach_newest((id, commit.version)) {
                     Ok(pulled) => {
                         patience.rewarded();
                         session.next_answer(&pulled)?;

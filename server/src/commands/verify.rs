@@ -365,7 +365,7 @@ pub fn run(args: &VerifyArgs, session: &Session) -> Result<ExitCode> {
             Checked::Store { .. } => {
                 "hint:  versions that are not affected stay usable; committing the same checkpoint again stores its damaged contents anew"
             }
-            Checked::Replica { .. } => "hint:  fetch what is wrong again with `deltaic pull --repair`",
+            Checked::Replica { .. } => "hint:  fetch what is wrong again: the pull that made it, with --repair",
         });
     }
     Ok(ExitCode::from(if verified.ok {

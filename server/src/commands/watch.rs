@@ -10,10 +10,15 @@ use crate::versions::{VersionName, name_of, summary};
 use clap::Args;
 use deltaic_client::Entry;
 use deltaic_format::revision::Selector;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Time between two looks at a command that runs.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// Tell of each new version of a branch, and run a command for it, until stopped.
 ///
@@ -22,6 +27,7 @@ use std::process::{Command, Stdio};
 ///
 /// The command runs in `sh -c`, one after the other, with DELTAIC_REPO, DELTAIC_BRANCH, DELTAIC_VERSION (such as 42) and
 /// DELTAIC_COMMIT in its environment. If it fails, a warning says so, and the watch goes on.
+/// Whoever stops the watch stops a command that runs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -127,10 +133,22 @@ fn execute(command: &str, version: &VersionName, session: &Session) -> Result<()
         // What it says is none of the documents.
         shell.stdout(io::stderr());
     }
-    let status = shell.status().map_err(|error| {
+    let no_shell = |error: io::Error| {
         Failure::new(Kind::Error, format!("sh cannot be run: {error}"))
             .hint("see that there is a shell, sh, on the PATH")
-    })?;
+    };
+    let mut child = shell.spawn().map_err(no_shell)?;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(no_shell)? {
+            break status;
+        }
+        if let Err(stopped) = session.pause(BETWEEN_LOOKS) {
+            // Whoever stops this means the command too; it gets to end by itself.
+            let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            let _ = child.wait();
+            return Err(stopped);
+        }
+    };
     if !status.success() {
         session.warn(format_args!(
             "the command for {} ended with {status}",

@@ -12,7 +12,7 @@ use crate::embedded::plan;
 use deltaic_format::fetch::FetchRequest;
 use deltaic_format::name::RepoName;
 use deltaic_format::refusal::Refusal;
-use deltaic_format::wire::{commit_id, file_id, proto};
+use deltaic_format::wire::{commit_id, file_id, file_part, proto};
 use deltaic_store::{FoundFile, Store};
 use futures::{FutureExt, StreamExt, stream};
 use std::sync::Arc;
@@ -108,10 +108,7 @@ impl Transfer {
             } else {
                 at + data.len() as u64
             };
-            let part = proto::GetFileResponse {
-                data: data.into(),
-                complete,
-            };
+            let part = file_part(at, data.into(), complete);
             Ok(Some((part, (owner, place, next, None))))
         });
         Ok(Answer::new(call, parts))

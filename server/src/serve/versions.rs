@@ -297,8 +297,9 @@ impl Versions {
                         () = tokio::time::sleep(heartbeat) => None,
                     },
                 };
-                let version = next.map(|(_, commit)| proto::WatchedVersion {
+                let version = next.map(|(id, commit)| proto::WatchedVersion {
                     commit: commit.to_bytes().into(),
+                    id: id_bytes(&id),
                 });
                 let message = proto::WatchResponse { version };
                 Ok(Some((message, (follower, None, (drain, place)))))

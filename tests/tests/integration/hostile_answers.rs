@@ -12,7 +12,7 @@ use deltaic_format::object::CanonicalObject;
 use deltaic_format::progress::Silent;
 use deltaic_format::revision::Selector;
 use deltaic_format::upload::{ObjectKind, UploadId, UploadItem, UploadPosition, UploadTarget};
-use deltaic_format::wire::{proto, snapshot_parts};
+use deltaic_format::wire::{file_part, id_bytes, proto, snapshot_parts};
 use deltaic_server::serve::ServeOptions;
 use deltaic_tests::liars::{Liar, Messages};
 use deltaic_tests::linked::{main_branch, policy};
@@ -154,10 +154,13 @@ async fn files_of_other_bytes_are_refused() {
     type File = proto::GetFileResponse;
     type Lie = fn(Messages<File>) -> Messages<File>;
     fn with(answer: Messages<File>, change: fn(&mut File)) -> Messages<File> {
+        let mut at = 0;
         let lie = move |part: Result<File, Status>| {
             let mut part = part?;
             change(&mut part);
-            Ok(part)
+            let length = part.data.len() as u64;
+            at += length;
+            Ok(file_part(at - length, part.data, part.complete))
         };
         answer.map(lie).boxed()
     }
@@ -176,24 +179,18 @@ async fn files_of_other_bytes_are_refused() {
             with(answer, |part| part.data = part.data.slice(1..))
         }),
         ("no bytes", &["delivery"], |_| {
-            let complete = File {
-                complete: true,
-                ..File::default()
-            };
-            stream::iter([Ok(complete)]).boxed()
+            stream::iter([Ok(file_part(0, Bytes::new(), true))]).boxed()
         }),
         ("no last part", &["unreachable", "protocol"], |answer| {
             with(answer, |part| part.complete = false)
         }),
         ("parts without end", &["delivery"], |_| {
-            let part = File {
-                data: Bytes::from(vec![b'v'; 1 << 20]),
-                ..File::default()
-            };
-            stream::repeat_with(move || Ok(part.clone())).boxed()
+            let data = Bytes::from(vec![b'v'; 1 << 20]);
+            let part = move |n: u64| Ok(file_part(n << 20, data.clone(), false));
+            stream::iter(0..).map(part).boxed()
         }),
         ("empty parts without end", &["protocol"], |_| {
-            stream::repeat_with(|| Ok(File::default())).boxed()
+            stream::repeat_with(|| Ok(file_part(0, Bytes::new(), false))).boxed()
         }),
     ];
     for (what, expected, lie) in lies {
@@ -253,6 +250,7 @@ async fn histories_and_watches_with_gaps_are_refused() {
     let seen = |version: usize| proto::WatchResponse {
         version: Some(proto::WatchedVersion {
             commit: commits[version].clone(),
+            id: id_bytes(&scene.versions[version]),
         }),
     };
     for (what, expected, versions) in [

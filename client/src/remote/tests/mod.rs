@@ -539,9 +539,10 @@ async fn a_watch_survives_cuts_without_missing_or_doubling_a_version() {
             .position(|(id, _)| id.0[..] == request.after[..])
             .unwrap();
         // Two versions, and then the stream ends.
-        let next = commits.iter().skip(known + 1).take(2).map(|(_, commit)| {
+        let next = commits.iter().skip(known + 1).take(2).map(|(id, commit)| {
             let version = proto::WatchedVersion {
                 commit: commit.clone(),
+                id: wire::id_bytes(id),
             };
             let version = Some(version);
             proto::WatchResponse { version }
