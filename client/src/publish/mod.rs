@@ -80,10 +80,10 @@ pub async fn commit(
     }
 }
 
-/// Take notice of the outcome of a [`commit`](fn@commit) with this shadow: from now on the same checkpoint, committed again
-/// with the same words, makes another version.
-pub fn acknowledge(shadow: &Path) {
-    Pending::beside(shadow).forget();
+/// Take notice of the outcome of a [`commit`](fn@commit) with this shadow, which made the version `made`: from now on the same
+/// checkpoint, committed again with the same words, makes another one.
+pub fn acknowledge(shadow: &Path, made: CommitId) {
+    Pending::beside(shadow).forget(made);
 }
 
 struct Publication {
@@ -108,11 +108,15 @@ impl Publication {
                 let shadow = shadow
                     .bring_to(at, parent.clone(), &self.checkpoint, repair, progress)
                     .await?;
-                let held = shadow.held()?;
-                (shadow, held)
+                blocking(move || {
+                    let held = shadow.held()?;
+                    Ok((shadow, held))
+                })
+                .await?
             }
         };
-        let difference = Arc::new(Difference::new(held, Arc::clone(&self.checkpoint)));
+        let checkpoint = Arc::clone(&self.checkpoint);
+        let difference = blocking(move || Ok(Arc::new(Difference::new(held, checkpoint)))).await?;
         let files = self.files(parent.clone()).await?;
         let parent = parent.map(|parent| parent.id);
         let id = self.upload_id(parent, repair);
@@ -136,19 +140,51 @@ impl Publication {
         let outcome = (self.repository)
             .upload(&target, sent, Arc::clone(&self.progress))
             .await?;
-        // The way may have damaged the answer, which has no checksum of its own.
-        let outcome = match source.version() {
-            Some(sent) if sent.id != outcome.id => {
-                self.find_published(&sent.commit).await?.unwrap_or(outcome)
-            }
-            _ => outcome,
-        };
+        let outcome = self.must_be_of(outcome, &source).await?;
         let advanced = self.advance(shadow, (difference, files), &source, outcome.id);
         if let Err(error) = advanced.await {
             // The version is made; the next commit brings the shadow to it.
             tracing::warn!(%error, "the shadow could not be brought to the new version");
         }
         self.pending.close();
+        Ok(outcome)
+    }
+
+    /// The outcome, if the version is the one that was sent, or that another process made of the same. The way may have damaged
+    /// the answer, which has no checksum of its own.
+    async fn must_be_of(
+        &self,
+        outcome: CommitOutcome,
+        source: &CheckpointSource,
+    ) -> Result<CommitOutcome> {
+        if source.version().is_none() {
+            // The server had it before all was read.
+            let mut items = source.items(None);
+            while items.next().await.transpose()?.is_some() {}
+        }
+        let sent = source.version().ok_or_else(|| Refusal::Failed {
+            what: "what was sent is not known".to_owned(),
+        })?;
+        if sent.id == outcome.id {
+            return Ok(outcome);
+        }
+        if let Some(found) = self.find_published(&sent.commit).await? {
+            return Ok(found);
+        }
+        let repo = &self.request.repo;
+        let made = self.repository.snapshot(repo, outcome.id).await?;
+        let at_its_time = Commit {
+            time_ms: sent.commit.time_ms,
+            ..made.commit
+        };
+        if at_its_time != sent.commit {
+            let object = format!("commit {}", sent.id.short());
+            let what = format!(
+                "the server says that it has made {} of it",
+                outcome.id.short()
+            );
+            return Err(ClientError::delivery(object, what));
+        }
         Ok(outcome)
     }
 

@@ -3,6 +3,7 @@
 use super::beside;
 use crate::disk::{create_new, remove_if_there, sync_folder};
 use crate::error::{At, ClientError, Result};
+use deltaic_format::ids::CommitId;
 use deltaic_format::object::{CanonicalObject, Commit};
 use deltaic_format::upload::UploadId;
 use std::fs;
@@ -75,10 +76,13 @@ impl Pending {
         self.noting().forgotten = true;
     }
 
-    /// Forget it: the version is known to be made. If that fails, the next commit finds the version once more.
-    pub(super) fn forget(&self) {
+    /// Forget the note of the version `made`, which is known to be made; another process may have noted another one since. If
+    /// that fails, the next commit finds the version once more.
+    pub(super) fn forget(&self, made: CommitId) {
         self.close();
-        let _ = fs::remove_file(&self.path);
+        if matches!(self.read(), Ok(Some((_, noted))) if noted.id() == made) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -132,7 +136,9 @@ mod tests {
         });
         let noted = pending.read().expect("it can be read");
         assert_eq!(noted, Some((UploadId([1; 32]), commit.clone())));
-        pending.forget();
+        pending.forget(CommitId([3; 32]));
+        assert!(pending.read().expect("it can be read").is_some());
+        pending.forget(commit.id());
         upload.note(&commit).expect("nothing is to be done");
         assert_eq!(pending.read().expect("it can be read"), None);
     }

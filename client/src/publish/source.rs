@@ -206,10 +206,21 @@ impl UploadSource for CheckpointSource {
         let work = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(work));
         let items = ReceiverStream::new(items);
         // The guard stops the thread once the stream is dropped.
-        let held = (stop, work);
-        stream::unfold((items, held), |(mut items, held)| async {
-            let item = items.next().await?;
-            Some((item, (items, held)))
+        let held = (stop, Some(work));
+        stream::unfold((items, held), |(mut items, (stop, mut work))| async {
+            if let Some(item) = items.next().await {
+                return Some((item, (items, (stop, work))));
+            }
+            // What ended without a word has not come to its end.
+            let error = match work.take()?.await {
+                Ok(Ok(())) => return None,
+                Ok(Err(error)) => error,
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => ClientError::Interrupted,
+                },
+            };
+            Some((Err(error), (items, (stop, None))))
         })
         .boxed()
     }

@@ -193,6 +193,7 @@ impl Sending<'_> {
         let mut waiting: Option<proto::UploadRequest> = None;
         let stall = incoming.connection().stall();
         let mut deadline = Instant::now() + stall;
+        let mut went_out = Instant::now();
         let mut asking = interval(ASK);
         asking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -214,6 +215,7 @@ impl Sending<'_> {
                     });
                 }
                 went = deliver(&mut outgoing, &mut waiting), if waiting.is_some() => {
+                    went_out = Instant::now();
                     self.headway.made();
                     if !went || matches!(stage, Stage::Finish) {
                         // All is sent, or the stream broke and its other direction says why.
@@ -225,9 +227,14 @@ impl Sending<'_> {
                     if self.relay.watcher().cancelled() {
                         return Err(Failure::own(ClientError::Interrupted));
                     }
-                    if matches!(stage, Stage::Items) && waiting.is_none() && !self.account.owes() {
+                    if matches!(stage, Stage::Items) && waiting.is_none() {
                         // It is the source that is waited for.
-                        self.headway.made();
+                        if !self.account.owes() {
+                            self.headway.made();
+                        }
+                        if went_out.elapsed() > stall / 2 {
+                            waiting = Some(request(Request::Alive(proto::UploadAlive {})));
+                        }
                     }
                     incoming.check_progress(&self.headway)?;
                 }

@@ -182,7 +182,7 @@ pub fn run(args: CommitArgs, session: &Session) -> Result<()> {
     let new_repo = !repos.contains(&request.repo);
     let version = NewVersion::new(&repositories, &request, &outcome, begun.elapsed());
     session.answer(&version.in_new_repo(new_repo))?;
-    to.acknowledge();
+    to.acknowledge(outcome.id);
     if new_repo {
         let names = repos.iter().map(RepoName::as_str);
         if let Some(near) = suggest::near(request.repo.as_str(), names).first() {
@@ -223,9 +223,9 @@ impl Receiver {
     }
 
     /// The user knows of the version: the same command makes another one now.
-    fn acknowledge(&self) {
+    fn acknowledge(&self, made: CommitId) {
         if let Self::Server(shadow) = self {
-            publish::acknowledge(shadow);
+            publish::acknowledge(shadow, made);
         }
     }
 

@@ -460,6 +460,7 @@ impl Taking {
     fn take(&mut self, sent: Option<Sent>, most: u64) -> Result<(), Refusal> {
         let item = match sent {
             Some(Sent::Item(item)) => item,
+            Some(Sent::Alive(_)) => return Ok(()),
             Some(Sent::Finish(_)) => {
                 self.complete = true;
                 return Ok(());

@@ -4,7 +4,8 @@
 
 use crate::hostile_servers::kind;
 use bytes::Bytes;
-use deltaic_client::{ClientError, Repository, Trust, UploadSource, Watcher};
+use deltaic_client::publish;
+use deltaic_client::{Checkpoint, ClientError, Repository, Trust, UploadSource, Watcher};
 use deltaic_format::answers::VerifyOptions;
 use deltaic_format::fetch::FetchRequest;
 use deltaic_format::ids::CommitId;
@@ -15,7 +16,7 @@ use deltaic_format::upload::{ObjectKind, UploadId, UploadItem, UploadPosition, U
 use deltaic_format::wire::{file_part, id_bytes, proto, snapshot_parts};
 use deltaic_server::serve::ServeOptions;
 use deltaic_tests::liars::{Liar, Messages};
-use deltaic_tests::linked::{main_branch, policy};
+use deltaic_tests::linked::{main_branch, policy, request_to};
 use deltaic_tests::scenes::Scene;
 use deltaic_tests::stores::assert_same_files;
 use futures::stream::BoxStream;
@@ -430,5 +431,53 @@ async fn uploads_that_are_said_to_be_what_they_are_not_are_refused() {
     fails("items of nothing", &["refused"], upload()).await;
     scene.assert_untouched();
     assert_eq!(scene.spools(), (0, 0));
+    scene.end().await;
+}
+
+/// What this prevents: success for a commit that was not made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_are_said_to_have_become_another_version_are_not_believed() {
+    const METHOD: &str = "Transfer/Upload";
+    let (scene, liar, remote) = scene().await;
+    let commit = async |version: usize, shadow: &str| {
+        let checkpoint = Checkpoint::open(scene.folder(version)).expect("it is a checkpoint");
+        let request = request_to(&policy(), &main_branch(), "once more");
+        publish::commit(
+            remote.clone(),
+            checkpoint,
+            request,
+            scene.path(shadow),
+            silent(),
+        )
+        .await
+    };
+    let another = Bytes::copy_from_slice(&scene.versions[1].0);
+    let lied = proto::CommitOutcome {
+        commit: another.clone(),
+        ..Default::default()
+    };
+    let lied = proto::UploadResponse {
+        what: Some(Told::Outcome(lied)),
+    };
+    // Before anything was sent.
+    liar.lie(METHOD, instead(vec![lied]));
+    fails("another version", &["delivery"], commit(0, "shadow")).await;
+    scene.assert_untouched();
+    // The version was made, and its id damaged on the way.
+    liar.lie(METHOD, move |answer| {
+        let another = another.clone();
+        let damage = move |message: Result<proto::UploadResponse, Status>| {
+            let mut message = message?;
+            if let Some(Told::Outcome(outcome)) = &mut message.what {
+                outcome.commit = another.clone();
+            }
+            Ok(message)
+        };
+        answer.map(damage).boxed()
+    });
+    let made = commit(0, "shadow").await.expect("it was made").id;
+    let head = scene.store.branch(&policy(), &main_branch());
+    assert_eq!(head.expect("it is there").commit, made);
+    assert!(!scene.versions.contains(&made));
     scene.end().await;
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod server;
+mod slow_sources;
 
 use super::{Remote, RemoteOptions};
 use crate::{ClientError, Repository as _, Result, UploadSource};
@@ -641,6 +642,7 @@ fn receive(
                         return;
                     }
                 }
+                Sent::Alive(_) => {}
                 Sent::Finish(_) => {
                     tell(Told::Outcome((&outcome()).into())).await;
                     return;
