@@ -1,17 +1,16 @@
-//! What a source sends, checked as it comes: files and whole contents, part by part, against their hashes.
+//! What a source sends, checked as it comes: files, part by part, against their hashes, and patches.
 
 use crate::error::{ClientError, Result};
 use crate::parts::check_cancelled;
 use crate::source::Source;
 use bytes::Bytes;
-use deltaic_format::base::decode_base_of;
+use deltaic_format::FormatError;
 use deltaic_format::fetch::{AnswerCheck, Chunk, Span};
 use deltaic_format::ids::{CommitId, FileId};
 use deltaic_format::object::TensorView;
 use deltaic_format::patch::Changes;
 use deltaic_format::patch_set::PatchSetReader;
 use deltaic_format::progress::Progress;
-use deltaic_format::{FormatError, Moments};
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 
@@ -94,7 +93,7 @@ pub(crate) fn receive_file(
 }
 
 /// Check that `span` can be one of an answer about a tensor.
-fn check_span(view: &TensorView<'_>, span: Span) -> Result<()> {
+pub(crate) fn check_span(view: &TensorView<'_>, span: Span) -> Result<()> {
     match span.is_of(view.spec.elements()) {
         true => Ok(()),
         false => {
@@ -132,56 +131,6 @@ pub(crate) fn decode_patches<'a>(
     let changes = reader.all().map_err(damaged)?;
     let together = |((view, span), changes)| (view, span, changes);
     Ok(views.into_iter().zip(changes).map(together).collect())
-}
-
-/// The whole content of a tensor, up to an element.
-#[derive(Default)]
-pub(crate) struct ContentArrival {
-    next: u64,
-    hasher: blake3::Hasher,
-    moments: Moments,
-}
-
-impl ContentArrival {
-    /// Decode the next span into `buffer`, and return where its bytes begin in the weight file.
-    pub(crate) fn span(
-        &mut self,
-        view: &TensorView<'_>,
-        span: Span,
-        bytes: &[u8],
-        buffer: &mut Vec<u8>,
-    ) -> Result<u64> {
-        check_span(view, span)?;
-        if span.first != self.next {
-            let (first, next) = (span.first, self.next);
-            let what = format!("element {first} and on came where element {next} is due");
-            return Err(bad(view, what));
-        }
-        let class = view.spec.class;
-        decode_base_of(class, span.elements, bytes, buffer).map_err(|error| bad(view, error))?;
-        self.hasher.update(buffer);
-        self.moments = self.moments + Moments::of(class, span.first, buffer);
-        self.next = span.end();
-        Ok(view.offset + span.first * class.width() as u64)
-    }
-
-    /// Whether all of it is here.
-    pub(crate) fn is_complete(&self, view: &TensorView<'_>) -> bool {
-        self.next == view.spec.elements()
-    }
-
-    /// Check a complete content against what the version says of it.
-    pub(crate) fn check(&self, view: &TensorView<'_>) -> Result<()> {
-        if *self.hasher.finalize().as_bytes() != view.entry.id.0 {
-            let what = "its content does not have the hash that the commit names";
-            return Err(bad(view, what));
-        }
-        if self.moments != view.entry.moments {
-            let what = "the commit names moments that its content does not have";
-            return Err(bad(view, what));
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@
 mod arrival;
 pub mod asynchronous;
 pub mod checkpoint;
+mod contents;
 mod disk;
 mod error;
 mod export;

@@ -2,7 +2,8 @@
 
 mod private;
 
-use crate::arrival::{ContentArrival, bad, receive_file};
+use crate::arrival::{bad, receive_file};
+use crate::contents::Contents;
 use crate::disk::{Finish, Staging, check_tree, is_blocked, locate, sync_folder};
 use crate::error::{At, ClientError, Result};
 use crate::parts::check_cancelled;
@@ -13,6 +14,7 @@ use deltaic_format::name::TreePath;
 use deltaic_format::object::{FileEntry, FileMode, Snapshot, TensorView, WeightFileEntry};
 use deltaic_format::progress::Progress;
 use private::PrivateFolder;
+use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -200,10 +202,23 @@ impl Export<'_> {
             })
             .collect();
         // A tensor stays here until it is complete and right.
-        let mut open: HashMap<usize, ContentArrival> = (wishes.iter())
-            .map(|wish| (wish.tensor, ContentArrival::default()))
-            .collect();
-        let mut buffer = Vec::new();
+        let mut open: BTreeSet<usize> = wishes.iter().map(|wish| wish.tensor).collect();
+        let mut contents = Contents::default();
+        let (staging, progress) = (&self.staging, self.progress);
+        let write = |contents: &mut Contents<'_>, open: &mut BTreeSet<usize>| -> Result<()> {
+            let complete = contents.write(|parts| {
+                parts.par_iter().try_for_each(|part| {
+                    let file = staged[&part.view.file];
+                    staging.write_at(file, part.offset(), &part.bytes)?;
+                    progress.advance(part.bytes.len() as u64);
+                    Ok(())
+                })
+            })?;
+            complete.iter().for_each(|view| {
+                open.remove(&view.index);
+            });
+            Ok(())
+        };
         if wishes.is_empty() {
             return Ok(());
         }
@@ -214,17 +229,14 @@ impl Export<'_> {
         };
         self.source.fetch(&ask, &mut |delivery| {
             check_cancelled(self.progress)?;
-            let (view, arrival, span, bytes) = expected(&views, &mut open, delivery)?;
-            let offset = arrival.span(&view, span, &bytes, &mut buffer)?;
-            self.staging.write_at(staged[&view.file], offset, &buffer)?;
-            self.progress.advance(buffer.len() as u64);
-            if arrival.is_complete(&view) {
-                arrival.check(&view)?;
-                open.remove(&view.index);
+            let (view, span, bytes) = expected(&views, &open, delivery)?;
+            match contents.take(view, span, bytes)? {
+                true => write(&mut contents, &mut open),
+                false => Ok(()),
             }
-            Ok(())
         })?;
-        match open.keys().min() {
+        write(&mut contents, &mut open)?;
+        match open.first() {
             Some(&tensor) => Err(bad(&views[tensor], "not all of it came")),
             None => Ok(()),
         }
@@ -245,18 +257,20 @@ impl Export<'_> {
 }
 
 /// The tensor that a delivery is of, if it is one that is still open.
-fn expected<'o, 'v>(
+fn expected<'v>(
     views: &[TensorView<'v>],
-    open: &'o mut HashMap<usize, ContentArrival>,
+    open: &BTreeSet<usize>,
     delivery: Delivery,
-) -> Result<(TensorView<'v>, &'o mut ContentArrival, Span, Bytes)> {
+) -> Result<(TensorView<'v>, Span, Bytes)> {
     let Delivery::Content { span, bytes } = delivery else {
         let what = "a patch came, but nothing is held";
         return Err(ClientError::delivery("a tensor", what));
     };
-    let (Some(view), Some(arrival)) = (views.get(span.tensor), open.get_mut(&span.tensor)) else {
-        let object = format!("tensor number {}", span.tensor);
-        return Err(ClientError::delivery(object, "it was not asked for"));
-    };
-    Ok((*view, arrival, span, bytes))
+    match views.get(span.tensor) {
+        Some(view) if open.contains(&span.tensor) => Ok((*view, span, bytes)),
+        _ => {
+            let object = format!("tensor number {}", span.tensor);
+            Err(ClientError::delivery(object, "it was not asked for"))
+        }
+    }
 }

@@ -170,10 +170,15 @@ impl<'a> Preparation<'a> {
         files + headers + tensors
     }
 
+    /// Whether weight file `file` is changed where it lies.
+    pub(super) fn in_place(&self, file: usize) -> bool {
+        self.plan.weight_files[&file].in_place
+    }
+
     /// Write `bytes` at `offset` of weight file `file`, as far as a preparation may: into the journal if the file is
     /// changed where it lies, else into the staged one.
     pub(super) fn put(&mut self, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        match self.plan.weight_files[&file].in_place {
+        match self.in_place(file) {
             true => self.journal.bytes(file, offset, bytes),
             false => self.folder.staging().write_at(file, offset, bytes),
         }

@@ -4,9 +4,11 @@
 use super::plan::{Action, Base};
 use super::prepare::Preparation;
 use super::request::Trust;
-use crate::arrival::{ContentArrival, bad, decode_patches, tensor_name};
+use crate::arrival::{bad, decode_patches, tensor_name};
+use crate::contents::{Contents, Part};
 use crate::error::{ClientError, Result};
 use crate::parts::{check_cancelled, read_exact_at};
+use bytes::Bytes;
 use deltaic_format::fetch::{Delivery, SPAN_ELEMENTS, Span, TensorWish};
 use deltaic_format::object::TensorView;
 use deltaic_format::patch::{
@@ -22,7 +24,7 @@ use std::ops::Range;
 enum Arrival {
     Nothing,
     Patches(Box<PatchArrival>),
-    Contents(Box<ContentArrival>),
+    Content,
     Done,
 }
 
@@ -52,6 +54,7 @@ struct Followed {
 pub(super) struct Receiver<'p, 'a> {
     preparation: &'p mut Preparation<'a>,
     arrivals: HashMap<usize, Arrival>,
+    contents: Contents<'a>,
     buffer: Vec<u8>,
 }
 
@@ -70,6 +73,7 @@ impl<'p, 'a> Receiver<'p, 'a> {
                 .iter()
                 .map(|w| (w.tensor, Arrival::Nothing))
                 .collect(),
+            contents: Contents::default(),
             buffer: Vec::new(),
         }
     }
@@ -79,19 +83,20 @@ impl<'p, 'a> Receiver<'p, 'a> {
         check_cancelled(self.preparation.progress)?;
         match delivery {
             Delivery::Patches { members, bytes } => self.patches(&members, &bytes),
-            Delivery::Content { span, bytes } => self.content(span, &bytes),
+            Delivery::Content { span, bytes } => self.content(span, bytes),
         }
     }
 
     /// Check that every wish was answered in full.
     pub(super) fn finish(mut self) -> Result<()> {
+        self.write_contents()?;
         let mut open: Vec<usize> = self.arrivals.keys().copied().collect();
         open.sort_unstable();
         for tensor in open {
             let view = self.view(tensor);
             match self.arrivals.remove(&tensor) {
                 Some(Arrival::Nothing) => return Err(bad(&view, "nothing of it came")),
-                Some(Arrival::Contents(_)) => return Err(bad(&view, "not all of it came")),
+                Some(Arrival::Content) => return Err(bad(&view, "not all of it came")),
                 // Spans without changes need not be sent.
                 Some(Arrival::Patches(arrival)) => self.finish_patch(&view, *arrival)?,
                 Some(Arrival::Done) | None => {}
@@ -105,7 +110,7 @@ impl<'p, 'a> Receiver<'p, 'a> {
     }
 
     fn in_place(&self, view: &TensorView<'_>) -> bool {
-        self.preparation.plan.weight_files[&view.file].in_place
+        self.preparation.in_place(view.file)
     }
 
     /// Whether the patched content of a tensor is gone through in full: because it is written anew, or to hash it.
@@ -305,22 +310,38 @@ impl<'p, 'a> Receiver<'p, 'a> {
         Err(ClientError::proof(tensor_name(view), why))
     }
 
-    fn content(&mut self, span: Span, bytes: &[u8]) -> Result<()> {
+    fn content(&mut self, span: Span, bytes: Bytes) -> Result<()> {
         let view = self.wished(span)?;
-        let mut arrival = match self.arrivals.insert(view.index, Arrival::Done) {
-            Some(Arrival::Nothing) => Box::default(),
-            Some(Arrival::Contents(arrival)) => arrival,
+        match self.arrivals.insert(view.index, Arrival::Content) {
+            Some(Arrival::Nothing | Arrival::Content) => {}
             _ => return Err(bad(&view, "its content came twice, or after a patch")),
-        };
-        let offset = arrival.span(&view, span, bytes, &mut self.buffer)?;
-        self.preparation.put(view.file, offset, &self.buffer)?;
-        if !arrival.is_complete(&view) {
-            self.arrivals.insert(view.index, Arrival::Contents(arrival));
-            return Ok(());
         }
-        arrival.check(&view)?;
-        self.preparation.tally.whole += 1;
-        self.preparation.tally.changed += view.spec.elements();
+        match self.contents.take(view, span, bytes)? {
+            true => self.write_contents(),
+            false => Ok(()),
+        }
+    }
+
+    /// Write the contents as far as they came.
+    fn write_contents(&mut self) -> Result<()> {
+        let preparation = &mut *self.preparation;
+        let complete = self.contents.write(|parts| {
+            let plan = preparation.plan;
+            let is_staged = |part: &&Part<'_>| !plan.weight_files[&part.view.file].in_place;
+            let staging = preparation.folder.staging();
+            (parts.par_iter().filter(is_staged)).try_for_each(|part| {
+                staging.write_at(part.view.file, part.offset(), &part.bytes)
+            })?;
+            for part in parts.iter().filter(|part| !is_staged(part)) {
+                preparation.put(part.view.file, part.offset(), &part.bytes)?;
+            }
+            Ok(())
+        })?;
+        for view in complete {
+            self.arrivals.insert(view.index, Arrival::Done);
+            self.preparation.tally.whole += 1;
+            self.preparation.tally.changed += view.spec.elements();
+        }
         Ok(())
     }
 }

@@ -1,23 +1,25 @@
 //! What turns the version that the shadow holds into a checkpoint: patches where those are smaller, else contents, in the
 //! order of a fetch's answer.
 
+mod reader;
+mod run;
+
 use crate::checkpoint::Checkpoint;
 use crate::error::{ClientError, Result};
 use crate::parts::check_cancelled;
-use deltaic_format::fetch::{AnswerKind, Answered, Chunk, Packer, Position, Span, piece_span};
+use bytes::Bytes;
+use deltaic_format::fetch::{Answered, Chunk, Position, SPAN_ELEMENTS, spans_of_content};
 use deltaic_format::ids::TensorId;
 use deltaic_format::object::{Counterparts, Schema, Snapshot, TensorEntry, TensorSpec, TensorView};
-use deltaic_format::patch::{
-    BLOCK_ELEMENTS, Changes, PIECE_ELEMENTS, PatchHasher, diff, piece_count, piece_len,
-};
+use deltaic_format::patch::{Changes, PIECE_ELEMENTS, PatchHasher, diff, piece_count, piece_len};
 use deltaic_format::progress::Progress;
-use deltaic_format::{ElementClass, FormatError, Moments, base, patch_set};
+use deltaic_format::{ElementClass, FormatError, Moments, base};
 use rayon::prelude::*;
+use reader::Reader;
+use run::Run;
 use std::collections::{BTreeMap, HashSet};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Bytes of tensors that are worked on at a time.
-const WINDOW_BYTES: u64 = 64 << 20;
 
 /// The version that everything starts from, in files of this machine.
 #[derive(Debug)]
@@ -70,6 +72,8 @@ struct Piece {
     content: Vec<u8>,
     /// The moments of what is held in its place, and what changed.
     change: Option<(Moments, Changes)>,
+    /// The parts of the content as they travel, where nothing is held.
+    encoded: Vec<Bytes>,
 }
 
 impl Difference {
@@ -116,34 +120,28 @@ impl Difference {
             Scope::After(from) => (from, None),
             Scope::Tensors(only) => (Position::default(), Some(only)),
         };
-        let mut run = Run {
+        let mut run = Run::new(self, (from, only), progress);
+        let reader = Reader {
             difference: self,
             from,
             only,
             progress,
-            packer: Packer::default(),
-            sent: HashSet::new(),
         };
-        let mut tasks = self.tasks.iter().enumerate().peekable();
-        while let Some((wish, first)) = tasks.next() {
-            check_cancelled(progress)?;
-            if first.spec.elements() > PIECE_ELEMENTS {
-                run.large(wish as u64, first, send)?;
-                continue;
+        // Files are read, compared and encoded while what was read before is sent.
+        std::thread::scope(|scope| {
+            let (read, taken) = sync_channel(0);
+            let reading = scope.spawn(move || {
+                reader.read(&mut |parts| read.send(parts).map_err(|_| ClientError::Interrupted))
+            });
+            for part in taken.into_iter().flatten() {
+                run.take(part, send)?;
             }
-            let mut window = vec![(wish as u64, first)];
-            let mut bytes = first.spec.byte_len();
-            while let Some((wish, task)) = tasks.next_if(|(_, task)| {
-                task.spec.elements() <= PIECE_ELEMENTS
-                    && bytes + task.spec.byte_len() <= WINDOW_BYTES
-            }) {
-                bytes += task.spec.byte_len();
-                window.push((wish as u64, task));
+            match reading.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
             }
-            run.window(&window, send)?;
-        }
-        run.packer.close().map_err(|e| self.failed(&e))?;
-        run.flush(send)
+        })?;
+        run.finish(send)
     }
 
     /// An error of the formats, which what is read from files does not give by itself.
@@ -174,6 +172,7 @@ impl Difference {
     fn read(&self, task: &Task, piece: u64) -> Result<Piece> {
         let class = task.spec.class;
         let content = self.read_new(task, piece)?;
+        let mut encoded = Vec::new();
         let change = match (&task.held, &self.held) {
             (Some(tensor), Some(held)) => {
                 let first = piece * PIECE_ELEMENTS;
@@ -183,9 +182,16 @@ impl Difference {
                 let changes = diff(class, &old, &content).map_err(|e| self.failed(&e))?;
                 Some((Moments::of(class, first, &old), changes))
             }
-            _ => None,
+            _ => {
+                encoded = encode(class, &content);
+                None
+            }
         };
-        Ok(Piece { content, change })
+        Ok(Piece {
+            content,
+            change,
+            encoded,
+        })
     }
 
     /// Id and moments of a tensor of several pieces.
@@ -269,212 +275,13 @@ impl Task {
     }
 }
 
-/// One way through all tensors.
-struct Run<'a> {
-    difference: &'a Difference,
-    from: Position,
-    /// The tensors that are sent; `None` for all that the receiver cannot have.
-    only: Option<&'a HashSet<usize>>,
-    progress: &'a dyn Progress,
-    packer: Packer,
-    /// Contents that were sent whole: equal ones are not sent again.
-    sent: HashSet<(ElementClass, TensorId)>,
-}
-
-impl Run<'_> {
-    /// Tensors of one piece each.
-    fn window(
-        &mut self,
-        window: &[(u64, &Task)],
-        send: &mut dyn FnMut(Chunk) -> Result<()>,
-    ) -> Result<()> {
-        let read = |&(wish, task): &(u64, &Task)| {
-            if self.is_done(wish, task) {
-                return Ok(None);
-            }
-            let piece = self.difference.read(task, 0)?;
-            let id = TensorId::of(&piece.content);
-            let moments = Moments::of(task.spec.class, 0, &piece.content);
-            Ok(Some((piece, id, moments)))
-        };
-        let pieces = window.par_iter().map(read).collect::<Result<Vec<_>>>()?;
-        for (&(wish, task), piece) in window.iter().zip(pieces) {
-            if let Some((piece, id, moments)) = piece {
-                self.small(wish, task, &piece, (id, moments))?;
-            }
-            self.progress.advance(task.spec.byte_len());
-            self.flush(send)?;
-        }
-        Ok(())
-    }
-
-    fn small(
-        &mut self,
-        wish: u64,
-        task: &Task,
-        piece: &Piece,
-        (id, moments): (TensorId, Moments),
-    ) -> Result<()> {
-        let mut hasher = task.patch_to(id);
-        if let Some((held, changes)) = &piece.change {
-            task.check_held(*held)?;
-            if let Some(hasher) = &mut hasher {
-                hasher.piece(0, changes);
-            }
-        }
-        let entry = TensorEntry {
-            id,
-            moments,
-            patch: hasher.map(|hasher| hasher.finish()),
-        };
-        self.difference.learn(task, entry);
-        if task.is_unchanged(id) || piece.content.is_empty() {
-            return Ok(());
-        }
-        let kind = self.kind(wish, task, piece)?;
-        if self.is_sent(wish, task, id, kind) {
-            self.pack(&task.answered(wish), (0, piece), kind)?;
-        }
-        if kind == AnswerKind::Content {
-            self.sent.insert((task.spec.class, id));
-        }
-        Ok(())
-    }
-
-    /// Whether nothing has to be done for a tensor.
-    fn is_done(&self, wish: u64, task: &Task) -> bool {
-        match self.only {
-            Some(only) => !only.contains(&task.tensor),
-            None => wish < self.from.wish && self.difference.is_known(task),
-        }
-    }
-
-    /// Whether a tensor that changed is sent.
-    fn is_sent(&self, wish: u64, task: &Task, id: TensorId, kind: AnswerKind) -> bool {
-        let again = kind == AnswerKind::Content && self.sent.contains(&(task.spec.class, id));
-        // What was begun goes on, whatever was sent before it.
-        let begun = wish == self.from.wish && self.from.kind.is_some();
-        begun || wish >= self.from.wish && (self.only.is_some() || !again)
-    }
-
-    /// A tensor of several pieces: read once for its id, which its patch's id covers, and if it changed, once more.
-    fn large(
-        &mut self,
-        wish: u64,
-        task: &Task,
-        send: &mut dyn FnMut(Chunk) -> Result<()>,
-    ) -> Result<()> {
-        if self.is_done(wish, task) {
-            self.progress.advance(task.spec.byte_len());
-            return Ok(());
-        }
-        let (id, moments) = self.difference.name_large(task, self.progress)?;
-        let mut entry = TensorEntry {
-            id,
-            moments,
-            patch: None,
-        };
-        if task.is_unchanged(id) {
-            self.difference.learn(task, entry);
-            self.progress.advance(task.spec.byte_len());
-            return Ok(());
-        }
-        let mut patch = task.patch_to(id);
-        let mut held = Moments::default();
-        let mut kind = None;
-        let bytes = PIECE_ELEMENTS * task.spec.class.width() as u64;
-        let numbers: Vec<u64> = (0..piece_count(task.spec.elements())).collect();
-        for numbers in numbers.chunks((WINDOW_BYTES / bytes).max(1) as usize) {
-            check_cancelled(self.progress)?;
-            let read = |&number: &u64| self.difference.read(task, number);
-            let pieces = numbers.par_iter().map(read).collect::<Result<Vec<_>>>()?;
-            for (&number, piece) in numbers.iter().zip(&pieces) {
-                if let (Some((moments, changes)), Some(hasher)) = (&piece.change, &mut patch) {
-                    held = held + *moments;
-                    hasher.piece(number, changes);
-                }
-                let kind = match kind {
-                    Some(kind) => kind,
-                    None => *kind.insert(self.kind(wish, task, piece)?),
-                };
-                if self.is_sent(wish, task, id, kind) {
-                    self.pack(&task.answered(wish), (number, piece), kind)?;
-                }
-                self.progress.advance(piece.content.len() as u64);
-                self.flush(send)?;
-            }
-        }
-        task.check_held(held)?;
-        if kind == Some(AnswerKind::Content) {
-            self.sent.insert((task.spec.class, id));
-        }
-        entry.patch = patch.map(|hasher| hasher.finish());
-        self.difference.learn(task, entry);
-        Ok(())
-    }
-
-    /// How a tensor is sent: as it was begun, or whichever is smaller, as its first piece tells.
-    fn kind(&self, wish: u64, task: &Task, piece: &Piece) -> Result<AnswerKind> {
-        if let (true, Some(kind)) = (wish == self.from.wish, self.from.kind) {
-            return Ok(kind);
-        }
-        let Some((_, changes)) = &piece.change else {
-            return Ok(AnswerKind::Content);
-        };
-        let class = task.spec.class;
-        // A change takes at most its shift and a few bits of position; contents seldom shrink to a quarter.
-        let most = changes.len() * (class.width() as u64 + 2);
-        if most < piece.content.len() as u64 / 4 {
-            return Ok(AnswerKind::Patches);
-        }
-        let elements = (piece.content.len() / class.width()) as u32;
-        let set = patch_set::encode(class, &[(elements, changes)])
-            .map_err(|e| self.difference.failed(&e))?;
-        let patch = set.bytes.len() as u64 - set.overhead;
-        let whole = base::encode_base(class, &piece.content).len() as u64;
-        Ok(match patch < whole {
-            true => AnswerKind::Patches,
-            false => AnswerKind::Content,
-        })
-    }
-
-    /// Pack what of a piece comes after the position that the run begins at.
-    fn pack(
-        &mut self,
-        answered: &Answered,
-        (number, piece): (u64, &Piece),
-        kind: AnswerKind,
-    ) -> Result<()> {
-        let span = piece_span(answered, number);
-        let begun = match answered.wish == self.from.wish {
-            true => self.from.element.saturating_sub(span.first),
-            false => 0,
-        };
-        if begun >= span.elements {
-            return Ok(());
-        }
-        let rest = Span {
-            first: span.first + begun,
-            elements: span.elements - begun,
-            ..span
-        };
-        let packed = match (kind, &piece.change) {
-            (AnswerKind::Patches, Some((_, changes))) => {
-                let first = (begun / BLOCK_ELEMENTS) as u32;
-                let changes = changes.cut(first..(PIECE_ELEMENTS / BLOCK_ELEMENTS) as u32);
-                self.packer.patch(answered, rest, changes)
-            }
-            _ => {
-                let begun = begun as usize * answered.class.width();
-                self.packer.content(answered, rest, &piece.content[begun..])
-            }
-        };
-        packed.map_err(|e| self.difference.failed(&e))
-    }
-
-    fn flush(&mut self, send: &mut dyn FnMut(Chunk) -> Result<()>) -> Result<()> {
-        self.packer.take().into_iter().try_for_each(send)
-    }
+/// The parts of a content as they travel.
+fn encode(class: ElementClass, content: &[u8]) -> Vec<Bytes> {
+    let each = spans_of_content(class) * SPAN_ELEMENTS as usize * class.width();
+    let parts = content.par_chunks(each);
+    parts
+        .map(|part| base::encode_base(class, part).into())
+        .collect()
 }
 
 #[cfg(test)]
@@ -482,7 +289,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use deltaic_format::fetch::{Delivery, SPAN_ELEMENTS};
+    use deltaic_format::fetch::{AnswerKind, Delivery};
     use deltaic_format::progress::Silent;
     use std::path::Path;
 
