@@ -85,11 +85,11 @@ pub struct GlobalArgs {
     /// Say when to use colors (NO_COLOR is respected).
     #[arg(long, global = true, value_name = "WHEN")]
     pub color: Option<ColorChoice>,
-    /// Wait about this long for a store that another process uses, or a server that cannot be reached, such as 5m; 0s does
-    /// not wait [env: DELTAIC_WAIT] [default: 30s].
+    /// Wait this long for a store that another process uses, or a server that cannot be reached, such as 5m; 0s does not
+    /// wait [env: DELTAIC_WAIT] [default: 30s].
     #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
     pub wait: Option<Duration>,
-    /// Give up on a server that has sent nothing for so long [env: DELTAIC_STALL_TIMEOUT] [default: 30s].
+    /// Take a connection over which nothing has come for so long to be lost [env: DELTAIC_STALL_TIMEOUT] [default: 30s].
     #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
     pub stall_timeout: Option<Duration>,
     /// Make at most so many connections to a server: large fetches are split among them [default: 4].

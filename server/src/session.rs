@@ -118,16 +118,10 @@ impl Session {
     ///
     /// If a URL is none; that no server answers is told by the first call.
     pub fn repositories_at(&self, urls: &str) -> Result<Repositories> {
-        let (usual, wait) = (RemoteOptions::default(), self.settings.wait);
-        let longest_pauses = wait.as_secs() / usual.longest_pause.as_secs().max(1);
         let options = RemoteOptions {
             stall_timeout: self.settings.stall_timeout,
             connections: usize::from(self.settings.connections.get()),
-            attempts: match wait {
-                Duration::ZERO => 1,
-                _ => usual.attempts.max(longest_pauses as u32),
-            },
-            retry_for: usual.retry_for.max(wait),
+            retry_for: self.settings.wait,
             // Whoever follows a branch is told that its server went away.
             watch_attempts: Some(WATCH_ATTEMPTS),
             software: concat!("deltaic ", env!("CARGO_PKG_VERSION")).to_owned(),

@@ -141,7 +141,7 @@ impl Scene {
     /// If `url` is none.
     pub fn impatient(url: &str) -> Arc<dyn Repository> {
         let options = RemoteOptions {
-            attempts: 3,
+            attempts: Some(3),
             first_pause: Duration::from_millis(5),
             longest_pause: Duration::from_millis(20),
             watch_attempts: Some(2),

@@ -1,6 +1,7 @@
 //! Plans, and the store as a whole.
 
 use super::Remote;
+use super::known::About;
 use super::relay::{Headway, Relay};
 use super::retry::Repeat;
 use super::status::{Failure, Fault, printable};
@@ -34,36 +35,39 @@ impl Remote {
         progress: &Watcher,
     ) -> Result<FetchPlan> {
         self.connections
-            .call(Repeat::Always, move |connection| {
-                Box::pin(async move {
-                    let request = proto::PlanRequest {
-                        fetch: Some(request.into()),
-                        exactly,
-                    };
-                    let mut transfer = connection.transfer();
-                    let mut incoming = connection.open_stream(transfer.plan(request)).await?;
-                    let mut relay = Relay::new(progress.clone());
-                    let mut headway = Headway::new();
-                    loop {
-                        incoming.check_progress(&headway)?;
-                        let message = incoming.next_watched(&**progress).await?;
-                        if let Some(progress) = &message.progress {
-                            relay.tell(progress);
-                            headway.tell(progress);
+            .call(
+                (Repeat::Always, About::Version(request.want)),
+                move |connection| {
+                    Box::pin(async move {
+                        let request = proto::PlanRequest {
+                            fetch: Some(request.into()),
+                            exactly,
+                        };
+                        let mut transfer = connection.transfer();
+                        let mut incoming = connection.open_stream(transfer.plan(request)).await?;
+                        let mut relay = Relay::new(progress.clone());
+                        let mut headway = Headway::new();
+                        loop {
+                            incoming.check_progress(&headway)?;
+                            let message = incoming.next_watched(&**progress).await?;
+                            if let Some(progress) = &message.progress {
+                                relay.tell(progress);
+                                headway.tell(progress);
+                            }
+                            if let Some(plan) = message.plan {
+                                incoming.close().await;
+                                return Ok::<_, Failure>(plan.into());
+                            }
                         }
-                        if let Some(plan) = message.plan {
-                            incoming.close().await;
-                            return Ok::<_, Failure>(plan.into());
-                        }
-                    }
-                })
-            })
+                    })
+                },
+            )
             .await
     }
 
     pub(super) async fn sizes(&self, repo: Option<&RepoName>) -> Result<StoreStats> {
         self.connections
-            .call(Repeat::Always, move |connection| {
+            .call((Repeat::Always, About::Names), move |connection| {
                 Box::pin(async move {
                     let repo = repo.map(RepoName::to_string).unwrap_or_default();
                     let mut admin = connection.admin();
@@ -93,7 +97,7 @@ impl Remote {
         progress: &Watcher,
     ) -> Result<VerifyReport> {
         self.connections
-            .call(Repeat::Always, move |connection| {
+            .call((Repeat::Always, About::Names), move |connection| {
                 Box::pin(async move {
                     let request = proto::VerifyRequest {
                         read_data_percent: options.read_data_percent,

@@ -1,13 +1,14 @@
 //! One connection: made, agreed on, watched for silence, and hung up when nobody uses it any more.
 
-use super::endpoints::Address;
-use super::line::{Dial, Line};
+use super::endpoints::{Address, Place};
+use super::line::{Dial, Line, Signs};
 use super::options::RemoteOptions;
 use super::relay::Headway;
 use super::rpc::admin_client::AdminClient;
 use super::rpc::session_client::SessionClient;
 use super::rpc::transfer_client::TransferClient;
 use super::rpc::versions_client::VersionsClient;
+use super::silence::Silence;
 use super::status::{Failure, Fault, Gone, causes};
 use crate::error::ClientError;
 use deltaic_format::progress::Progress;
@@ -17,10 +18,11 @@ use futures::FutureExt as _;
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Response, Status, Streaming};
@@ -35,9 +37,8 @@ const FRAME_BYTES: u32 = 1 << 18;
 /// Largest trailers that this end takes: the details of a refusal.
 const HEADER_BYTES: u32 = 1 << 16;
 
-/// How often the other end is asked for a sign of life while streams are open, and how long it may take at least.
+/// How often the other end is asked for a sign of life while streams are open.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often a watcher is asked whether to stop.
 pub(super) const ASK: Duration = Duration::from_millis(100);
@@ -49,15 +50,14 @@ const CLOSING: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Connection {
     endpoint: Arc<str>,
-    /// The server's place among those that are known.
-    server: usize,
+    place: Place,
     channel: Channel,
     stall: Duration,
     /// Longest time without progress.
     patience: Duration,
     /// Largest message that the server takes.
     max_message: usize,
-    ended: Arc<AtomicBool>,
+    signs: Arc<Signs>,
     retired: AtomicBool,
     _hang_up: DropGuard,
 }
@@ -66,10 +66,10 @@ impl Connection {
     /// Connect to a server and agree on a protocol.
     pub(super) async fn open(
         dial: &dyn Dial,
-        (server, address): (usize, &Address),
+        (place, address): (Place, &Address),
         options: &RemoteOptions,
     ) -> Result<Self, Failure> {
-        let connect = Self::connect(dial, (server, address), options);
+        let connect = Self::connect(dial, (place, address), options);
         match timeout(options.connect_timeout, connect).await {
             Ok(connection) => connection,
             Err(_) => {
@@ -84,7 +84,7 @@ impl Connection {
 
     async fn connect(
         dial: &dyn Dial,
-        (server, address): (usize, &Address),
+        (place, address): (Place, &Address),
         options: &RemoteOptions,
     ) -> Result<Self, Failure> {
         let endpoint = address.text.clone();
@@ -92,8 +92,8 @@ impl Connection {
             |error: &(dyn std::error::Error + 'static)| Failure::unsent(&endpoint, causes(error));
         let link = dial.dial(&endpoint).await.map_err(|error| failed(&error))?;
         let hung_up = CancellationToken::new();
-        let ended = Arc::new(AtomicBool::new(false));
-        let line = Line::new(link, hung_up.clone(), ended.clone());
+        let signs = Arc::new(Signs::default());
+        let line = Line::new(link, hung_up.clone(), signs.clone());
         // tonic would connect anew by itself, without a handshake; so it gets this one line and no other.
         let mut line = Some(TokioIo::new(line));
         let connector = tower::service_fn(move |_: Uri| {
@@ -106,12 +106,12 @@ impl Connection {
             .map_err(|error| failed(&error))?;
         let mut connection = Self {
             endpoint: endpoint.clone(),
-            server,
+            place,
             channel,
             stall: options.stall_timeout,
             patience: options.progress_timeout,
             max_message: wire::MAX_MESSAGE_BYTES,
-            ended,
+            signs,
             retired: AtomicBool::new(false),
             _hang_up: hung_up.drop_guard(),
         };
@@ -155,13 +155,24 @@ impl Connection {
         &self.endpoint
     }
 
+    /// The server's place among those that are known.
     pub(super) fn server(&self) -> usize {
-        self.server
+        self.place.server
     }
 
-    /// Longest time without a message while one is waited for.
+    /// Longest time without a sign of life while a message is waited for.
     pub(super) fn stall(&self) -> Duration {
         self.stall
+    }
+
+    /// Longest time without progress.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Bytes that have come over it, for whatever call.
+    pub(super) fn came(&self) -> u64 {
+        self.signs.came()
     }
 
     /// Largest message that the server takes, in bytes.
@@ -169,9 +180,9 @@ impl Connection {
         self.max_message
     }
 
-    /// Whether new calls may use it.
-    pub(super) fn usable(&self) -> bool {
-        !self.ended.load(Ordering::Acquire) && !self.retired.load(Ordering::Acquire)
+    /// Whether new calls to a server may use it.
+    pub(super) fn serves(&self, place: Place) -> bool {
+        self.place == place && !self.signs.ended() && !self.retired.load(Ordering::Acquire)
     }
 
     /// Let no new call use it; those that do go on.
@@ -202,11 +213,16 @@ impl Connection {
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Failure> {
-        match timeout(self.stall, AssertUnwindSafe(call).catch_unwind()).await {
-            Err(_) => Err(Failure::stalled(&self.endpoint, self.stall)),
-            Ok(Err(_)) => Err(self.unreadable_status()),
-            Ok(Ok(Err(status))) => Err(Failure::status(&self.endpoint, &status)),
-            Ok(Ok(Ok(response))) => Ok(response.into_inner()),
+        let mut call = pin!(AssertUnwindSafe(call).catch_unwind());
+        let mut silence = Silence::new(self);
+        loop {
+            silence.check(self)?;
+            match timeout(silence.pause(), &mut call).await {
+                Err(_) => {}
+                Ok(Err(_)) => return Err(self.unreadable_status()),
+                Ok(Ok(Err(status))) => return Err(Failure::status(&self.endpoint, &status)),
+                Ok(Ok(Ok(response))) => return Ok(response.into_inner()),
+            }
         }
     }
 
@@ -238,8 +254,8 @@ fn settings(address: &Address, options: &RemoteOptions) -> Endpoint {
         .max_frame_size(FRAME_BYTES)
         .http2_max_header_list_size(HEADER_BYTES)
         .http2_keep_alive_interval(PING_INTERVAL)
-        // Whoever waits for a message notices first, and knows for what.
-        .keep_alive_timeout(PING_TIMEOUT.max(options.stall_timeout))
+        // Whoever waits for a message notices first, and knows for what; the answer to a ping may be behind many bytes.
+        .keep_alive_timeout(options.progress_timeout.max(options.stall_timeout))
         .keep_alive_while_idle(false)
 }
 
@@ -279,32 +295,42 @@ impl<T> Incoming<T> {
 
     /// The next message; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<T>, Failure> {
-        self.next_by(Instant::now() + self.connection.stall).await
+        let mut silence = self.silence();
+        self.next_in(&mut silence).await
     }
 
-    /// The next message, if it comes before `deadline`. Dropped before it came, no message is lost.
-    pub(super) async fn next_by(&mut self, deadline: Instant) -> Result<Option<T>, Failure> {
-        match timeout_at(
-            deadline,
-            AssertUnwindSafe(self.stream.message()).catch_unwind(),
-        )
-        .await
-        {
-            Err(_) => Err(self.stalled()),
-            Ok(Err(_)) => Err(self.connection.unreadable_status()),
-            Ok(Ok(Err(status))) => Err(Failure::status(&self.connection.endpoint, &status)),
-            Ok(Ok(Ok(message))) => Ok(message),
+    /// A silence that begins now.
+    pub(super) fn silence(&self) -> Silence {
+        Silence::new(&self.connection)
+    }
+
+    /// The next message, if it ends the silence soon enough. Dropped before it came, no message is lost.
+    pub(super) async fn next_in(&mut self, silence: &mut Silence) -> Result<Option<T>, Failure> {
+        loop {
+            silence.check(&self.connection)?;
+            if let Ok(message) = timeout(silence.pause(), self.message()).await {
+                return message;
+            }
+        }
+    }
+
+    /// The next message, whenever it comes.
+    async fn message(&mut self) -> Result<Option<T>, Failure> {
+        match AssertUnwindSafe(self.stream.message()).catch_unwind().await {
+            Err(_) => Err(self.connection.unreadable_status()),
+            Ok(Err(status)) => Err(Failure::status(&self.connection.endpoint, &status)),
+            Ok(Ok(message)) => Ok(message),
         }
     }
 
     /// The next message, of those of which one must still come, unless `watcher` wants to stop.
     pub(super) async fn next_watched(&mut self, watcher: &dyn Progress) -> Result<T, Failure> {
-        let deadline = Instant::now() + self.connection.stall;
+        let mut silence = self.silence();
         loop {
             if watcher.cancelled() {
                 return Err(Failure::own(ClientError::Interrupted));
             }
-            if let Ok(message) = timeout(ASK, self.next_by(deadline)).await {
+            if let Ok(message) = timeout(ASK, self.next_in(&mut silence)).await {
                 return message?.ok_or_else(|| self.cut());
             }
         }
@@ -328,13 +354,9 @@ impl<T> Incoming<T> {
         Failure::lost(&self.connection.endpoint, "the answer was cut off")
     }
 
-    pub(super) fn stalled(&self) -> Failure {
-        Failure::stalled(&self.connection.endpoint, self.connection.stall)
-    }
-
     /// Take the end of a stream whose last message came, so that the server sees it taken rather than given up.
     pub(super) async fn close(mut self) {
-        let _ = self.next_by(Instant::now() + CLOSING).await;
+        let _ = timeout(CLOSING, self.message()).await;
     }
 }
 

@@ -1,22 +1,27 @@
 //! The connections of a [`Remote`](super::Remote): a few, to the server that works, made when they are needed.
 
 use super::connection::Connection;
-use super::endpoints::{Address, Rotation};
+use super::endpoints::{Address, Place, Rotation, Servers};
+use super::known::{About, Known};
 use super::line::Dial;
 use super::options::RemoteOptions;
-use super::retry::{Repeat, Schedule, Tries};
+use super::retry::{LONGEST_AFTER, Repeat, Schedule, Tries};
 use super::status::{Failure, Kind};
 use crate::error::{ClientError, Result};
+use deltaic_format::ids::CommitId;
 use deltaic_format::refusal::Refusal;
 use futures::future::BoxFuture;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::time::Instant;
 
 pub(super) struct Connections {
     options: RemoteOptions,
     addresses: Vec<Address>,
+    servers: Arc<Servers>,
+    known: Known,
     dial: Arc<dyn Dial>,
     rotation: Mutex<Rotation>,
     slots: Vec<Slot>,
@@ -25,9 +30,9 @@ pub(super) struct Connections {
 
 /// What a slot can offer.
 enum Offer {
-    /// A connection that nothing uses.
+    /// A connection to the right server that nothing uses.
     Idle(Arc<Connection>),
-    /// Room for one.
+    /// Room for one, in place of one to another server perhaps.
     Room,
     /// A connection that is used, or being made.
     Busy,
@@ -42,12 +47,13 @@ struct Slot {
 }
 
 impl Slot {
-    fn offer(&self) -> Offer {
+    /// What there is for a call to that server.
+    fn offer(&self, place: Place) -> Offer {
         // Locked, it is being filled.
         let Ok(open) = self.open.try_lock() else {
             return Offer::Busy;
         };
-        match open.as_ref().filter(|connection| connection.usable()) {
+        match open.as_ref().filter(|open| open.serves(place)) {
             // Every call and every answer on it has a reference of its own.
             Some(connection) if Arc::strong_count(connection) == 1 => {
                 Offer::Idle(connection.clone())
@@ -125,6 +131,8 @@ impl Connections {
         slots.resize_with(options.connections.max(1), Slot::default);
         Ok(Self {
             rotation: Mutex::new(Rotation::new(addresses.len())),
+            servers: Arc::new(Servers::new(&addresses)),
+            known: Known::default(),
             addresses,
             dial,
             slots,
@@ -143,18 +151,28 @@ impl Connections {
     }
 
     pub(super) fn tries(&self) -> Tries {
-        Tries::new(self.options.schedule())
+        self.tries_of(self.options.schedule())
     }
 
     pub(super) fn tries_of(&self, schedule: Schedule) -> Tries {
-        Tries::new(schedule)
+        Tries::new(schedule, self.servers.clone())
+    }
+
+    /// Note that a server has a version.
+    pub(super) fn know(&self, id: CommitId) {
+        self.known.add(id);
+    }
+
+    /// The server that is asked now.
+    fn current(&self) -> Place {
+        lock(&self.rotation).first(Instant::now())
     }
 
     /// A connection to the server that works: one that nothing uses, a new one if there is room, else one that is used.
     pub(super) async fn get(&self) -> Result<Arc<Connection>, Failure> {
-        let mut room = None;
+        let (mut room, place) = (None, self.current());
         for slot in &self.slots {
-            match slot.offer() {
+            match slot.offer(place) {
                 Offer::Idle(connection) => return Ok(connection),
                 Offer::Room => room = room.or(Some(slot)),
                 Offer::Busy => {}
@@ -166,7 +184,9 @@ impl Connections {
         });
         let asked = Instant::now();
         let mut open = slot.open.lock().await;
-        if let Some(connection) = open.as_ref().filter(|connection| connection.usable()) {
+        // Which one it is may have changed meanwhile.
+        let place = self.current();
+        if let Some(connection) = open.as_ref().filter(|open| open.serves(place)) {
             return Ok(connection.clone());
         }
         *open = None;
@@ -190,9 +210,12 @@ impl Connections {
         let mut failures = Vec::new();
         for server in order {
             let address = &self.addresses[server];
-            match Connection::open(&*self.dial, (server, address), &self.options).await {
+            let place = lock(&self.rotation).place(server);
+            match Connection::open(&*self.dial, (place, address), &self.options).await {
                 Ok(connection) => {
-                    lock(&self.rotation).worked(server);
+                    if lock(&self.rotation).worked(server) {
+                        tracing::info!(endpoint = &*address.text, "going on with another server");
+                    }
                     return Ok(connection);
                 }
                 Err(failure) => {
@@ -206,49 +229,67 @@ impl Connections {
         Err(all_failed(&self.addresses, failures))
     }
 
-    /// Draw the consequences of a failure for the connection that it happened on.
-    pub(super) fn note(&self, connection: &Arc<Connection>, failure: &Failure) {
-        match failure.kind {
-            Kind::Final | Kind::Busy { .. } => return,
-            Kind::Unsent | Kind::Lost | Kind::Damaged => {}
-            Kind::Stalled | Kind::Leaving | Kind::Lagging => {
-                lock(&self.rotation).failed(connection.server(), Instant::now());
+    /// Draw the consequences of the failure of a call for its server and the connections to that: whether it is left, for others
+    /// if there are any. A call that had `got_on` stays with its server where only the line broke.
+    pub(super) fn note(
+        &self,
+        connection: &Arc<Connection>,
+        mut failure: Failure,
+        (about, got_on): (About, bool),
+    ) -> Failure {
+        let server = connection.server();
+        if self.several() {
+            self.known.judge(server, &mut failure, about);
+        }
+        let now = Instant::now();
+        match &mut failure.kind {
+            Kind::Final => {}
+            Kind::Busy { after } => {
+                if self.several() && !matches!(about, About::Upload(_)) {
+                    let mut rotation = lock(&self.rotation);
+                    rotation.passed_over(server, now, (*after).min(LONGEST_AFTER));
+                    if rotation.has_another(server, now) {
+                        *after = Duration::ZERO;
+                    }
+                }
+            }
+            Kind::Unsent => connection.retire(),
+            Kind::Lost | Kind::Damaged if got_on => connection.retire(),
+            Kind::Lost | Kind::Damaged | Kind::Stalled | Kind::Leaving | Kind::Lagging { .. } => {
+                lock(&self.rotation).left(server, now)
             }
         }
-        connection.retire();
-        for slot in &self.slots {
-            // A slot that is locked is being filled anew.
-            if let Ok(mut open) = slot.open.try_lock() {
-                open.take_if(|open| Arc::ptr_eq(open, connection));
-            }
-        }
+        self.hang_up();
+        failure
     }
 
-    /// Try a call once.
-    pub(super) async fn once<'a, T>(
-        &self,
-        call: impl FnOnce(Arc<Connection>) -> BoxFuture<'a, Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        let connection = self.get().await?;
-        let outcome = call(connection.clone()).await;
-        if let Err(failure) = &outcome {
-            self.note(&connection, failure);
+    /// Let go of the connections that no new call may use.
+    fn hang_up(&self) {
+        let place = |server| lock(&self.rotation).place(server);
+        for slot in &self.slots {
+            // A slot that is locked is being filled, or looked at by a call that will let go of it.
+            if let Ok(mut open) = slot.open.try_lock() {
+                open.take_if(|open| !open.serves(place(open.server())));
+            }
         }
-        outcome
     }
 
     /// Make a call, as often as it takes.
     pub(super) async fn call<'a, T>(
         &self,
-        repeat: Repeat,
+        (repeat, about): (Repeat, About),
         call: impl Fn(Arc<Connection>) -> BoxFuture<'a, Result<T, Failure>>,
     ) -> Result<T> {
         let mut tries = self.tries();
         loop {
-            match self.once(&call).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => tries.after(repeat.judge(failure)).await?,
-            }
+            let failure = match self.get().await {
+                Err(failure) => failure,
+                Ok(connection) => match call(connection.clone()).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(failure) => self.note(&connection, failure, (about, false)),
+                },
+            };
+            tries.after(repeat.judge(failure)).await?;
         }
     }
 }

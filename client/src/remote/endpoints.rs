@@ -1,13 +1,16 @@
 //! Which of several servers is asked: the last one that worked, and those that failed just now last.
 
 use crate::error::{ClientError, Result};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::transport::Uri;
 
 /// How long a server that failed is asked only after all others.
 const REST: Duration = Duration::from_secs(5);
+
+/// Shortest time between two warnings of what is tried again.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(30);
 
 /// A server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,11 +51,57 @@ impl Address {
     }
 }
 
+/// All servers by name, as every call that is tried again needs to know them.
+#[derive(Debug)]
+pub(super) struct Servers {
+    names: Vec<Arc<str>>,
+    /// When someone was last warned that something is tried again.
+    warned: Mutex<Option<Instant>>,
+}
+
+impl Servers {
+    pub(super) fn new(addresses: &[Address]) -> Self {
+        Self {
+            names: addresses
+                .iter()
+                .map(|address| address.text.clone())
+                .collect(),
+            warned: Mutex::default(),
+        }
+    }
+
+    pub(super) fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// Whether it is time for a warning; if so, it is taken to be given. A line that breaks all the time is worth few.
+    pub(super) fn may_warn(&self) -> bool {
+        let now = Instant::now();
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = warned.is_none_or(|when| now - when >= BETWEEN_WARNINGS);
+        if quiet {
+            *warned = Some(now);
+        }
+        quiet
+    }
+}
+
+/// A server as long as its connections are good for new calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Its place among all servers.
+    pub(super) server: usize,
+    /// How often its connections were given up.
+    age: u64,
+}
+
 /// In which order servers are tried.
 #[derive(Debug)]
 pub(super) struct Rotation {
     /// Until when each one rests, if it does.
     rests: Vec<Option<Instant>>,
+    /// How often the connections to each one were given up.
+    ages: Vec<u64>,
     /// The last one that worked.
     current: usize,
 }
@@ -61,6 +110,7 @@ impl Rotation {
     pub(super) fn new(servers: usize) -> Self {
         Self {
             rests: vec![None; servers],
+            ages: vec![0; servers],
             current: 0,
         }
     }
@@ -75,11 +125,45 @@ impl Rotation {
         order
     }
 
-    pub(super) fn worked(&mut self, server: usize) {
-        self.current = server;
-        self.rests[server] = None;
+    /// The first of those.
+    pub(super) fn first(&self, now: Instant) -> Place {
+        let first = self.order(now).first().copied();
+        self.place(first.unwrap_or(self.current))
     }
 
+    pub(super) fn place(&self, server: usize) -> Place {
+        let age = self.ages[server];
+        Place { server, age }
+    }
+
+    /// It failed at what it was asked, or has no room and says for how long: another one comes first from now on, also when it
+    /// has rested.
+    pub(super) fn passed_over(&mut self, server: usize, now: Instant, rest: Duration) {
+        self.rests[server] = Some(now + rest.max(REST));
+        if self.current == server {
+            self.current = self.first(now).server;
+        }
+    }
+
+    /// The same where what is wrong with one line to it is most likely wrong with all.
+    pub(super) fn left(&mut self, server: usize, now: Instant) {
+        self.passed_over(server, now, REST);
+        self.ages[server] += 1;
+    }
+
+    /// Whether there is another one than `server` that did not fail just now.
+    pub(super) fn has_another(&self, server: usize, now: Instant) -> bool {
+        let rests = |other: usize| self.rests[other].is_some_and(|until| until > now);
+        (0..self.rests.len()).any(|other| other != server && !rests(other))
+    }
+
+    /// It could be connected to; whether it was another one before.
+    pub(super) fn worked(&mut self, server: usize) -> bool {
+        self.rests[server] = None;
+        std::mem::replace(&mut self.current, server) != server
+    }
+
+    /// It could not be connected to.
     pub(super) fn failed(&mut self, server: usize, now: Instant) {
         self.rests[server] = Some(now + REST);
     }
@@ -121,13 +205,45 @@ mod tests {
         assert_eq!(order(&rotation), [0, 1, 2]);
         rotation.failed(0, Instant::now());
         assert_eq!(order(&rotation), [1, 2, 0]);
-        rotation.worked(2);
+        assert!(rotation.worked(2) && !rotation.worked(2));
         assert_eq!(order(&rotation), [2, 1, 0]);
+        assert!(rotation.has_another(1, Instant::now()));
+        let place = rotation.first(Instant::now());
+        rotation.left(2, Instant::now());
+        assert_eq!(rotation.current, 1, "the one that did not fail");
+        rotation.worked(2);
+        assert!(place.server == 2 && place != rotation.first(Instant::now()));
         tokio::time::advance(Duration::from_secs(1)).await;
         rotation.failed(1, Instant::now());
         rotation.failed(2, Instant::now());
         assert_eq!(order(&rotation), [0, 2, 1]);
+        let first = rotation.first(Instant::now());
+        assert_eq!((first.server, first), (0, rotation.place(0)));
+        assert!(!rotation.has_another(0, Instant::now()));
         tokio::time::advance(REST).await;
         assert_eq!(order(&rotation), [2, 0, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_without_room_rests_as_long_as_it_says() {
+        let mut rotation = Rotation::new(2);
+        rotation.passed_over(0, Instant::now(), 3 * REST);
+        assert_eq!(rotation.order(Instant::now()), [1, 0]);
+        tokio::time::advance(2 * REST).await;
+        assert!(!rotation.has_another(1, Instant::now()));
+        tokio::time::advance(REST).await;
+        assert!(rotation.has_another(1, Instant::now()));
+        // The other one goes on being asked.
+        assert_eq!(rotation.order(Instant::now()), [1, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn warnings_do_not_come_one_after_the_other() {
+        let servers = Servers::new(&[Address::parse("http://a").expect("valid")]);
+        assert!(servers.may_warn());
+        tokio::time::advance(BETWEEN_WARNINGS / 2).await;
+        assert!(!servers.may_warn());
+        tokio::time::advance(BETWEEN_WARNINGS / 2).await;
+        assert!(servers.may_warn() && !servers.may_warn());
     }
 }

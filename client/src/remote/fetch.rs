@@ -32,12 +32,13 @@ impl Remote {
         version: CommitId,
         id: FileId,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let reading = ReadingFile(proto::GetFileRequest {
+        let request = proto::GetFileRequest {
             repo: repo.to_string(),
             file: wire::id_bytes(&id),
             offset: 0,
             commit: wire::id_bytes(&version),
-        });
+        };
+        let reading = ReadingFile { request, version };
         Resumed::start(self.connections.clone(), reading).await
     }
 }
@@ -47,6 +48,7 @@ struct Fetching {
     /// With the place to go on at.
     request: proto::FetchRequest,
     digest: RequestDigest,
+    version: CommitId,
     order: Order,
     /// Chunks since the beginning or the last resumption.
     chunks: u64,
@@ -66,6 +68,7 @@ impl Fetching {
         Self {
             request: wire,
             digest,
+            version: request.want,
             order: Order::new(request, from),
             chunks: 0,
         }
@@ -91,6 +94,10 @@ impl Fetching {
 impl Reader for Fetching {
     type Message = proto::FetchResponse;
     type Item = Chunk;
+
+    fn version(&self) -> CommitId {
+        self.version
+    }
 
     fn open(
         &mut self,
@@ -192,17 +199,25 @@ impl Order {
 }
 
 /// Reads a file.
-struct ReadingFile(proto::GetFileRequest);
+struct ReadingFile {
+    /// With the place to go on at.
+    request: proto::GetFileRequest,
+    version: CommitId,
+}
 
 impl Reader for ReadingFile {
     type Message = proto::GetFileResponse;
     type Item = Bytes;
 
+    fn version(&self) -> CommitId {
+        self.version
+    }
+
     fn open(
         &mut self,
         connection: Arc<Connection>,
     ) -> BoxFuture<'static, Result<Incoming<Self::Message>, Failure>> {
-        let request = self.0.clone();
+        let request = self.request.clone();
         Box::pin(async move {
             let mut transfer = connection.transfer();
             connection.open_stream(transfer.get_file(request)).await
@@ -210,7 +225,7 @@ impl Reader for ReadingFile {
     }
 
     fn take(&mut self, part: Self::Message, items: &mut VecDeque<Bytes>) -> Result<Next, Fault> {
-        let (data, complete) = wire::file_part_from_wire(self.0.offset, part)
+        let (data, complete) = wire::file_part_from_wire(self.request.offset, part)
             .map_err(|error| Fault::Damaged(error.to_string()))?;
         if data.is_empty() && !complete {
             let what = "it sends an empty part of a file".to_owned();
@@ -218,7 +233,7 @@ impl Reader for ReadingFile {
         }
         if !data.is_empty() {
             let length = data.len() as u64;
-            self.0.offset = (self.0.offset.checked_add(length))
+            self.request.offset = (self.request.offset.checked_add(length))
                 .ok_or_else(|| Fault::Protocol("a file without end".to_owned()))?;
             items.push_back(data);
         }
@@ -352,19 +367,22 @@ mod tests {
 
     #[test]
     fn parts_of_a_file_move_the_place_to_go_on_at_and_are_not_empty() {
-        let mut reading = ReadingFile(proto::GetFileRequest::default());
+        let mut reading = ReadingFile {
+            request: proto::GetFileRequest::default(),
+            version: CommitId([1; 32]),
+        };
         let mut items = VecDeque::new();
         let mut take = |data: &'static [u8], complete| {
             let part = |offset| wire::file_part(offset, Bytes::from_static(data), complete);
-            let elsewhere = part(reading.0.offset + 1);
+            let elsewhere = part(reading.request.offset + 1);
             let fault = reading.take(elsewhere, &mut items).expect_err("damaged");
             assert!(matches!(fault, Fault::Damaged(_)), "{fault:?}");
-            reading.take(part(reading.0.offset), &mut items)
+            reading.take(part(reading.request.offset), &mut items)
         };
         assert_eq!(take(b"abc", false), Ok(Next::More));
         assert!(matches!(take(b"", false), Err(Fault::Protocol(_))));
         assert_eq!(take(b"", true), Ok(Next::Nothing));
-        assert_eq!((reading.0.offset, items.len()), (3, 1));
+        assert_eq!((reading.request.offset, items.len()), (3, 1));
     }
 
     #[test]

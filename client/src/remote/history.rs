@@ -99,6 +99,10 @@ impl Reader for ReadingHistory {
     type Message = proto::LogResponse;
     type Item = Entry;
 
+    fn version(&self) -> CommitId {
+        self.next
+    }
+
     fn open(
         &mut self,
         connection: Arc<Connection>,
@@ -143,6 +147,10 @@ impl Reader for Watching {
     type Item = Entry;
 
     const ENDLESS: bool = true;
+
+    fn version(&self) -> CommitId {
+        self.after
+    }
 
     fn open(
         &mut self,

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -39,25 +39,40 @@ impl Dial for Tcp {
     }
 }
 
-/// A link that ends when it is hung up, whatever its other end does, and that knows whether it has ended.
+/// What is seen of the other end of a line.
+#[derive(Debug, Default)]
+pub(super) struct Signs {
+    ended: AtomicBool,
+    came: AtomicU64,
+}
+
+impl Signs {
+    /// Whether the other end is gone.
+    pub(super) fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// How many bytes have come, whatever they were for.
+    pub(super) fn came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
+    }
+}
+
+/// A link that ends when it is hung up, whatever its other end does, and that tells what it sees of that.
 pub(super) struct Line {
     link: Box<dyn Link>,
     hung_up: CancellationToken,
     hanging_up: Pin<Box<WaitForCancellationFutureOwned>>,
-    ended: Arc<AtomicBool>,
+    signs: Arc<Signs>,
 }
 
 impl Line {
-    pub(super) fn new(
-        link: Box<dyn Link>,
-        hung_up: CancellationToken,
-        ended: Arc<AtomicBool>,
-    ) -> Self {
+    pub(super) fn new(link: Box<dyn Link>, hung_up: CancellationToken, signs: Arc<Signs>) -> Self {
         Self {
             link,
             hanging_up: Box::pin(hung_up.clone().cancelled_owned()),
             hung_up,
-            ended,
+            signs,
         }
     }
 
@@ -80,8 +95,10 @@ impl AsyncRead for Line {
         }
         let before = (buffer.filled().len(), buffer.remaining());
         let read = ready!(Pin::new(&mut self.link).poll_read(cx, buffer));
-        if read.is_err() || (before.1 > 0 && buffer.filled().len() == before.0) {
-            self.ended.store(true, Ordering::Release);
+        let came = buffer.filled().len() - before.0;
+        self.signs.came.fetch_add(came as u64, Ordering::Relaxed);
+        if read.is_err() || (before.1 > 0 && came == 0) {
+            self.signs.ended.store(true, Ordering::Release);
         }
         Poll::Ready(read)
     }

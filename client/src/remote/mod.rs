@@ -7,7 +7,7 @@
 //! | question | module |
 //! |---|---|
 //! | how is a server reached, and which of several? | `connections`, `connection`, `endpoints`, `line` |
-//! | what does a failure mean, and is it tried again? | `status`, `retry` |
+//! | what does a failure mean, and is it tried again? | `status`, `known`, `silence`, `retry` |
 //! | how does an answer go on after a cut? | `stream`, `fetch`, `history`, `upload` |
 //! | what is asked? | `versions`, `admin` |
 
@@ -17,10 +17,12 @@ mod connections;
 mod endpoints;
 mod fetch;
 mod history;
+mod known;
 mod line;
 mod options;
 mod relay;
 mod retry;
+mod silence;
 mod status;
 mod stream;
 #[cfg(test)]

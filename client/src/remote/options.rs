@@ -15,13 +15,17 @@ pub struct RemoteOptions {
     pub part_bytes: u64,
     /// Longest time until a connection is made and both ends agree on a protocol.
     pub connect_timeout: Duration,
-    /// Longest time without a message while one is waited for. A server that is busy sends heartbeats.
+    /// Longest time in which next to nothing comes while a message is waited for: less than a kilobyte over the connection, as
+    /// answers to pings are. A message that comes slowly is no stall; a server that is busy sends heartbeats.
     pub stall_timeout: Duration,
-    /// Longest time with heartbeats alone while weights, files or history are waited for.
+    /// Longest time with heartbeats alone while weights, files or history are waited for, and for one message to come.
     pub progress_timeout: Duration,
-    /// How often a call is tried in all while it makes no progress.
-    pub attempts: u32,
-    /// How long after the first failure a call that makes no progress is tried again.
+    /// How often a call is tried in all while it makes no progress; `None`: as often as `retry_for` leaves time for. However
+    /// few tries there are and however little time there is, every server is asked once, and an answer or upload that got on
+    /// and was cut off is taken up again once.
+    pub attempts: Option<u32>,
+    /// How long after its first failure a call that makes no progress is tried again. A server that says when to come back is
+    /// not waited for if that is later.
     pub retry_for: Duration,
     /// The pause before a call is tried a second time; it doubles from then on, with jitter.
     pub first_pause: Duration,
@@ -44,7 +48,7 @@ impl Default for RemoteOptions {
             connect_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             progress_timeout: Duration::from_secs(15 * 60),
-            attempts: 8,
+            attempts: None,
             retry_for: Duration::from_secs(180),
             first_pause: Duration::from_millis(100),
             longest_pause: Duration::from_secs(5),
@@ -67,7 +71,7 @@ impl RemoteOptions {
     /// When calls are tried again.
     pub(super) fn schedule(&self) -> Schedule {
         Schedule {
-            attempts: Some(self.attempts),
+            attempts: self.attempts,
             within: Some(self.retry_for),
             first_pause: self.first_pause,
             longest_pause: self.longest_pause,

@@ -47,8 +47,13 @@ pub(super) enum Kind {
     Stalled,
     /// What came is not what was sent, or not what may be sent.
     Damaged,
-    /// The server lacks what another one had, of several that serve the same.
-    Lagging,
+    /// The server lacks what another one may have, of several that serve the same.
+    Lagging {
+        /// Its place among them.
+        server: usize,
+        /// Whether one of them surely had it.
+        known: bool,
+    },
 }
 
 /// What may be wrong with a message.

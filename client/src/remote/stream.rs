@@ -2,10 +2,11 @@
 
 use super::connection::{Connection, Incoming};
 use super::connections::Connections;
+use super::known::About;
 use super::retry::Tries;
-use super::status::{Failure, Fault, Kind};
-use crate::error::{ClientError, Result};
-use deltaic_format::refusal::Refusal;
+use super::status::{Failure, Fault};
+use crate::error::Result;
+use deltaic_format::ids::CommitId;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
@@ -20,6 +21,9 @@ pub(super) trait Reader: Send + 'static {
 
     /// Whether it never ends, and silence but for heartbeats is as it should be.
     const ENDLESS: bool = false;
+
+    /// The version that is asked for, or after which.
+    fn version(&self) -> CommitId;
 
     /// Ask for everything after what was taken.
     fn open(
@@ -47,11 +51,20 @@ pub(super) struct Resumed<R: Reader> {
     connections: Arc<Connections>,
     reader: R,
     tries: Tries,
-    incoming: Option<(Incoming<R::Message>, Instant)>,
+    incoming: Option<Current<R::Message>>,
     items: VecDeque<R::Item>,
     /// Whether something came, so that what is asked for exists.
     came: bool,
     complete: bool,
+}
+
+/// The part of the answer that comes over one connection.
+struct Current<M> {
+    messages: Incoming<M>,
+    opened: Instant,
+    /// Whether any message came, and whether it got on.
+    answered: bool,
+    got_on: bool,
 }
 
 impl<R: Reader> Resumed<R> {
@@ -84,39 +97,40 @@ impl<R: Reader> Resumed<R> {
         let connection = self.connections.get().await?;
         match self.reader.open(connection.clone()).await {
             Ok(incoming) => {
-                self.incoming = Some((incoming, Instant::now()));
+                self.incoming = Some(Current {
+                    messages: incoming,
+                    opened: Instant::now(),
+                    answered: false,
+                    got_on: false,
+                });
                 Ok(())
             }
-            Err(failure) => Err(self.failed(&connection, failure)),
+            Err(failure) => Err(self.failed(&connection, failure, false)),
         }
     }
 
-    /// Draw the consequences of a failure. A server that does not know what another one sent some of lags behind it: it is asked
-    /// again after the others.
-    fn failed(&self, connection: &Arc<Connection>, mut failure: Failure) -> Failure {
-        let lacks = matches!(
-            failure.error,
-            ClientError::Refused(
-                Refusal::NotFound { .. } | Refusal::Corrupt { .. } | Refusal::Invalid { .. }
-            )
-        );
-        if self.came && lacks && self.connections.several() {
-            failure.kind = Kind::Lagging;
-        }
-        self.connections.note(connection, &failure);
-        failure
+    /// Draw the consequences of a failure.
+    fn failed(&self, connection: &Arc<Connection>, failure: Failure, got_on: bool) -> Failure {
+        let version = self.reader.version();
+        let about = match self.came {
+            true => About::Rest,
+            // Whoever watches has seen it.
+            false if R::ENDLESS => About::Known(version),
+            false => About::Version(version),
+        };
+        self.connections.note(connection, failure, (about, got_on))
     }
 
     async fn next(&mut self) -> Result<Option<R::Item>> {
         // Time that the taker of the items spends between them is not the server's.
-        let began = Instant::now();
+        let mut began = Instant::now();
         loop {
             if let Some(item) = self.items.pop_front() {
                 return Ok(Some(item));
             }
             if self.complete {
-                if let Some((incoming, _)) = self.incoming.take() {
-                    incoming.close().await;
+                if let Some(current) = self.incoming.take() {
+                    current.messages.close().await;
                 }
                 return Ok(None);
             }
@@ -126,6 +140,8 @@ impl<R: Reader> Resumed<R> {
                 }
                 self.incoming = None;
                 self.tries.after(failure).await?;
+                // Another try has all the time that the first one had.
+                began = Instant::now();
             }
         }
     }
@@ -135,9 +151,10 @@ impl<R: Reader> Resumed<R> {
         if self.incoming.is_none() {
             self.open().await?;
         }
-        let Some((incoming, opened)) = &mut self.incoming else {
+        let Some(current) = &mut self.incoming else {
             return Ok(());
         };
+        let incoming = &mut current.messages;
         let took = match incoming.next().await {
             Ok(Some(message)) => {
                 (self.reader.take(message, &mut self.items)).map_err(|fault| incoming.fault(fault))
@@ -148,10 +165,14 @@ impl<R: Reader> Resumed<R> {
         let options = self.connections.options();
         let failure = match took {
             Ok(next) => {
+                if !std::mem::replace(&mut current.answered, true) {
+                    self.connections.know(self.reader.version());
+                }
                 self.complete = next == Next::Nothing;
-                let held = R::ENDLESS && opened.elapsed() > options.watch_longest_pause;
+                let held = R::ENDLESS && current.opened.elapsed() > options.watch_longest_pause;
                 if held || !self.items.is_empty() {
                     self.came |= !self.items.is_empty();
+                    current.got_on = true;
                     self.tries.progress();
                     return Ok(());
                 }
@@ -162,7 +183,7 @@ impl<R: Reader> Resumed<R> {
             }
             Err(failure) => failure,
         };
-        let connection = incoming.connection().clone();
-        Err(self.failed(&connection, failure))
+        let (connection, got_on) = (incoming.connection().clone(), current.got_on);
+        Err(self.failed(&connection, failure, got_on))
     }
 }

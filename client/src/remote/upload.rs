@@ -2,6 +2,7 @@
 
 use super::Remote;
 use super::connection::{ASK, Connection, Incoming};
+use super::known::About;
 use super::relay::{Headway, Relay};
 use super::status::{Failure, Fault, Kind};
 use crate::error::{ClientError, Result};
@@ -39,19 +40,24 @@ impl Remote {
         };
         let mut tries = self.connections.tries();
         loop {
-            let attempt = &mut sending;
-            let outcome = self
-                .connections
-                .once(|connection| Box::pin(async move { attempt.attempt(&connection).await }));
-            match outcome.await {
-                Ok(outcome) => return Ok(outcome),
-                Err(failure) => {
-                    if std::mem::take(&mut sending.account.gained) {
-                        tries.progress();
+            let failure = match self.connections.get().await {
+                Err(failure) => failure,
+                Ok(connection) => match sending.attempt(&connection).await {
+                    Ok(outcome) => {
+                        self.connections.know(outcome.id);
+                        return Ok(outcome);
                     }
-                    tries.after(failure).await?;
-                }
-            }
+                    Err(failure) => {
+                        let gained = std::mem::take(&mut sending.account.gained);
+                        if gained {
+                            tries.progress();
+                        }
+                        let about = (About::Upload(target.parent), gained);
+                        self.connections.note(&connection, failure, about)
+                    }
+                },
+            };
+            tries.after(failure).await?;
         }
     }
 }
@@ -192,15 +198,15 @@ impl Sending<'_> {
         let mut items = self.source.items(position);
         let mut waiting: Option<proto::UploadRequest> = None;
         let stall = incoming.connection().stall();
-        let mut deadline = Instant::now() + stall;
+        let mut silence = incoming.silence();
         let mut went_out = Instant::now();
         let mut asking = interval(ASK);
         asking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                message = incoming.next_by(deadline) => {
+                message = incoming.next_in(&mut silence) => {
                     let message = message?.ok_or_else(|| incoming.cut())?;
-                    deadline = Instant::now() + stall;
+                    silence = incoming.silence();
                     if let Some(outcome) = self.take(message.what, incoming)? {
                         return Ok(outcome);
                     }

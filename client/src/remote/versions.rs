@@ -1,6 +1,7 @@
 //! Refs and versions, asked for one by one.
 
 use super::Remote;
+use super::known::About;
 use super::relay::{Headway, Relay};
 use super::retry::Repeat;
 use super::status::{Failure, Fault};
@@ -50,7 +51,7 @@ fn every<T, U>(
 impl Remote {
     pub(super) async fn repo_names(&self) -> Result<Vec<RepoName>> {
         self.connections
-            .call(Repeat::Always, move |connection| {
+            .call((Repeat::Always, About::Names), move |connection| {
                 Box::pin(async move {
                     let request = proto::ListRepositoriesRequest {};
                     let mut versions = connection.versions();
@@ -64,8 +65,9 @@ impl Remote {
     }
 
     pub(super) async fn branch_records(&self, repo: &RepoName) -> Result<Vec<RefRecord>> {
-        self.connections
-            .call(Repeat::Always, move |connection| {
+        let records: Vec<RefRecord> = self
+            .connections
+            .call((Repeat::Always, About::Names), move |connection| {
                 Box::pin(async move {
                     let repo_name = repo.to_string();
                     let request = proto::ListBranchesRequest { repo: repo_name };
@@ -77,12 +79,17 @@ impl Remote {
                         .map_err(|fault| connection.fault(fault))
                 })
             })
-            .await
+            .await?;
+        for record in &records {
+            self.connections.know(record.commit);
+        }
+        Ok(records)
     }
 
     pub(super) async fn tag_list(&self, repo: &RepoName) -> Result<Vec<Tag>> {
-        self.connections
-            .call(Repeat::Always, move |connection| {
+        let tags: Vec<Tag> = self
+            .connections
+            .call((Repeat::Always, About::Names), move |connection| {
                 Box::pin(async move {
                     let repo = repo.to_string();
                     let mut versions = connection.versions();
@@ -91,7 +98,11 @@ impl Remote {
                     every(answer.tags, Tag::try_from).map_err(|fault| connection.fault(fault))
                 })
             })
-            .await
+            .await?;
+        for tag in &tags {
+            self.connections.know(tag.commit);
+        }
+        Ok(tags)
     }
 
     pub(super) async fn make_branch(
@@ -102,24 +113,27 @@ impl Remote {
         time_ms: i64,
     ) -> Result<RefRecord> {
         self.connections
-            .call(Repeat::Undone, move |connection| {
-                Box::pin(async move {
-                    let request = proto::CreateBranchRequest {
-                        repo: repo.to_string(),
-                        name: name.to_string(),
-                        commit: wire::id_bytes(&commit),
-                        time_ms,
-                    };
-                    let mut versions = connection.versions();
-                    let answer = connection.answer(versions.create_branch(request)).await?;
-                    (record(&answer.r#ref, repo, Some(name)))
-                        .and_then(|record| match record.commit == commit {
-                            true => Ok(record),
-                            false => Err(another("commit")),
-                        })
-                        .map_err(|fault| connection.fault(fault))
-                })
-            })
+            .call(
+                (Repeat::Undone, About::Version(commit)),
+                move |connection| {
+                    Box::pin(async move {
+                        let request = proto::CreateBranchRequest {
+                            repo: repo.to_string(),
+                            name: name.to_string(),
+                            commit: wire::id_bytes(&commit),
+                            time_ms,
+                        };
+                        let mut versions = connection.versions();
+                        let answer = connection.answer(versions.create_branch(request)).await?;
+                        (record(&answer.r#ref, repo, Some(name)))
+                            .and_then(|record| match record.commit == commit {
+                                true => Ok(record),
+                                false => Err(another("commit")),
+                            })
+                            .map_err(|fault| connection.fault(fault))
+                    })
+                },
+            )
             .await
     }
 
@@ -130,7 +144,7 @@ impl Remote {
         expected: Option<CommitId>,
     ) -> Result<RefRecord> {
         self.connections
-            .call(Repeat::Undone, move |connection| {
+            .call((Repeat::Undone, About::Names), move |connection| {
                 Box::pin(async move {
                     let request = proto::DeleteBranchRequest {
                         repo: repo.to_string(),
@@ -151,7 +165,7 @@ impl Remote {
         branch: &BranchName,
     ) -> Result<Vec<Version>> {
         self.connections
-            .call(Repeat::Always, move |connection| {
+            .call((Repeat::Always, About::Names), move |connection| {
                 Box::pin(async move {
                     let request = proto::ListUnreachedRequest {
                         repo: repo.to_string(),
@@ -184,30 +198,33 @@ impl Remote {
         time_ms: i64,
     ) -> Result<Tag> {
         self.connections
-            .call(Repeat::Undone, move |connection| {
-                Box::pin(async move {
-                    let request = proto::CreateTagRequest {
-                        repo: repo.to_string(),
-                        name: name.to_string(),
-                        commit: wire::id_bytes(&commit),
-                        time_ms,
-                    };
-                    let mut versions = connection.versions();
-                    let answer = connection.answer(versions.create_tag(request)).await?;
-                    (tag(answer.tag, name))
-                        .and_then(|tag| match tag.commit == commit {
-                            true => Ok(tag),
-                            false => Err(another("commit")),
-                        })
-                        .map_err(|fault| connection.fault(fault))
-                })
-            })
+            .call(
+                (Repeat::Undone, About::Version(commit)),
+                move |connection| {
+                    Box::pin(async move {
+                        let request = proto::CreateTagRequest {
+                            repo: repo.to_string(),
+                            name: name.to_string(),
+                            commit: wire::id_bytes(&commit),
+                            time_ms,
+                        };
+                        let mut versions = connection.versions();
+                        let answer = connection.answer(versions.create_tag(request)).await?;
+                        (tag(answer.tag, name))
+                            .and_then(|tag| match tag.commit == commit {
+                                true => Ok(tag),
+                                false => Err(another("commit")),
+                            })
+                            .map_err(|fault| connection.fault(fault))
+                    })
+                },
+            )
             .await
     }
 
     pub(super) async fn remove_tag(&self, repo: &RepoName, name: &BranchName) -> Result<Tag> {
         self.connections
-            .call(Repeat::Undone, move |connection| {
+            .call((Repeat::Undone, About::Names), move |connection| {
                 Box::pin(async move {
                     let request = proto::DeleteTagRequest {
                         repo: repo.to_string(),
@@ -222,8 +239,9 @@ impl Remote {
     }
 
     pub(super) async fn commit_of(&self, repo: &RepoName, selector: &Selector) -> Result<CommitId> {
-        self.connections
-            .call(Repeat::Always, move |connection| {
+        let found = self
+            .connections
+            .call((Repeat::Always, About::Names), move |connection| {
                 Box::pin(async move {
                     let request = proto::ResolveRequest {
                         repo: repo.to_string(),
@@ -246,12 +264,15 @@ impl Remote {
                     }
                 })
             })
-            .await
+            .await?;
+        self.connections.know(found);
+        Ok(found)
     }
 
     pub(super) async fn snapshot_of(&self, repo: &RepoName, id: CommitId) -> Result<Snapshot> {
-        self.connections
-            .call(Repeat::Always, move |connection| {
+        let snapshot = self
+            .connections
+            .call((Repeat::Always, About::Version(id)), move |connection| {
                 Box::pin(async move {
                     let request = proto::GetSnapshotRequest {
                         repo: repo.to_string(),
@@ -277,7 +298,9 @@ impl Remote {
                         .map_err(|error| incoming.fault(damaged(error)))
                 })
             })
-            .await
+            .await?;
+        self.connections.know(id);
+        Ok(snapshot)
     }
 
     pub(super) async fn stats_of(
@@ -287,47 +310,52 @@ impl Remote {
     ) -> Result<VersionStats> {
         let tensors = version.tree.tensors.len();
         self.connections
-            .call(Repeat::Always, move |connection| {
-                Box::pin(async move {
-                    let request = proto::GetStatsRequest {
-                        repo: repo.to_string(),
-                        commit: wire::id_bytes(&version.id),
-                    };
-                    let mut versions = connection.versions();
-                    let mut incoming = connection.open_stream(versions.get_stats(request)).await?;
-                    let mut stats: Option<VersionStats> = None;
-                    let mut headway = Headway::new();
-                    while let Some(message) = incoming.next().await? {
-                        if message.version.is_some() && stats.is_some() {
-                            let what = "it sends the figures of a version twice".to_owned();
-                            return Err(incoming.fault(Fault::Protocol(what)));
-                        }
-                        if let Some(progress) = &message.progress {
-                            headway.tell(progress);
-                        }
-                        match message.version.is_some() || !message.tensors.is_empty() {
-                            true => headway.made(),
-                            false => incoming.check_progress(&headway)?,
-                        }
-                        if let Some(version) = message.version {
-                            stats = Some(version.into());
-                        }
-                        let Some(stats) = &mut stats else {
-                            continue;
+            .call(
+                (Repeat::Always, About::Version(version.id)),
+                move |connection| {
+                    Box::pin(async move {
+                        let request = proto::GetStatsRequest {
+                            repo: repo.to_string(),
+                            commit: wire::id_bytes(&version.id),
                         };
-                        stats
-                            .tensors
-                            .extend(message.tensors.into_iter().map(TensorStats::from));
-                        if stats.tensors.len() > tensors {
-                            let what = "it sends figures of more tensors than there are".to_owned();
-                            return Err(incoming.fault(Fault::Protocol(what)));
+                        let mut versions = connection.versions();
+                        let mut incoming =
+                            connection.open_stream(versions.get_stats(request)).await?;
+                        let mut stats: Option<VersionStats> = None;
+                        let mut headway = Headway::new();
+                        while let Some(message) = incoming.next().await? {
+                            if message.version.is_some() && stats.is_some() {
+                                let what = "it sends the figures of a version twice".to_owned();
+                                return Err(incoming.fault(Fault::Protocol(what)));
+                            }
+                            if let Some(progress) = &message.progress {
+                                headway.tell(progress);
+                            }
+                            match message.version.is_some() || !message.tensors.is_empty() {
+                                true => headway.made(),
+                                false => incoming.check_progress(&headway)?,
+                            }
+                            if let Some(version) = message.version {
+                                stats = Some(version.into());
+                            }
+                            let Some(stats) = &mut stats else {
+                                continue;
+                            };
+                            stats
+                                .tensors
+                                .extend(message.tensors.into_iter().map(TensorStats::from));
+                            if stats.tensors.len() > tensors {
+                                let what =
+                                    "it sends figures of more tensors than there are".to_owned();
+                                return Err(incoming.fault(Fault::Protocol(what)));
+                            }
                         }
-                    }
-                    stats
-                        .filter(|stats| stats.tensors.len() == tensors)
-                        .ok_or_else(|| incoming.cut())
-                })
-            })
+                        stats
+                            .filter(|stats| stats.tensors.len() == tensors)
+                            .ok_or_else(|| incoming.cut())
+                    })
+                },
+            )
             .await
     }
 
@@ -338,7 +366,7 @@ impl Remote {
         progress: &Watcher,
     ) -> Result<Vec<TensorDiff>> {
         self.connections
-            .call(Repeat::Always, move |connection| {
+            .call((Repeat::Always, About::Version(to.id)), move |connection| {
                 Box::pin(async move {
                     let request = proto::DiffRequest {
                         repo: repo.to_string(),
@@ -405,8 +433,9 @@ impl Remote {
             meta: request.meta.clone().into_iter().collect(),
             time_ms: request.time_ms,
         };
-        self.connections
-            .call(Repeat::Undone, |connection| {
+        let outcome = self
+            .connections
+            .call((Repeat::Undone, About::Version(target)), |connection| {
                 let wire_request = wire_request.clone();
                 Box::pin(async move {
                     let mut versions = connection.versions();
@@ -430,6 +459,8 @@ impl Remote {
                     }
                 })
             })
-            .await
+            .await?;
+        self.connections.know(outcome.id);
+        Ok(outcome)
     }
 }

@@ -114,7 +114,7 @@ async fn served(store: &Arc<Store>, options: ServeOptions) -> Served {
     let shutdown = Shutdown::default();
     let running = tokio::spawn(server.run(shutdown.clone()));
     let options = RemoteOptions {
-        attempts: 2,
+        attempts: Some(2),
         watch_attempts: Some(1),
         ..RemoteOptions::new([url])
     };

@@ -11,9 +11,11 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::http;
@@ -31,6 +33,8 @@ pub(super) struct Script {
     pub(super) protocol: u32,
     pub(super) repos: Unary<proto::ListRepositoriesRequest, proto::ListRepositoriesResponse>,
     pub(super) branches: Unary<proto::ListBranchesRequest, proto::ListBranchesResponse>,
+    pub(super) resolve: Streamed<proto::ResolveRequest, proto::ResolveResponse>,
+    pub(super) snapshot: Streamed<proto::GetSnapshotRequest, proto::GetSnapshotResponse>,
     pub(super) create: Unary<proto::CreateBranchRequest, proto::CreateBranchResponse>,
     pub(super) watch: Streamed<proto::WatchRequest, proto::WatchResponse>,
     pub(super) fetch: Streamed<proto::FetchRequest, proto::FetchResponse>,
@@ -51,6 +55,8 @@ impl Default for Script {
             protocol: wire::PROTOCOL,
             repos: Box::new(|_| Err(unexpected())),
             branches: Box::new(|_| Err(unexpected())),
+            resolve: Box::new(|_| none()),
+            snapshot: Box::new(|_| none()),
             create: Box::new(|_| Err(unexpected())),
             watch: Box::new(|_| none()),
             fetch: Box::new(|_| none()),
@@ -115,6 +121,8 @@ async fn serve(script: Arc<Script>, request: http::Request<Body>) -> http::Respo
             .unwrap(),
         "Versions/ListRepositories" => unary(&script.repos, request).await,
         "Versions/ListBranches" => unary(&script.branches, request).await,
+        "Versions/Resolve" => streamed(&script.resolve, request).await,
+        "Versions/GetSnapshot" => streamed(&script.snapshot, request).await,
         "Versions/CreateBranch" => unary(&script.create, request).await,
         "Versions/Watch" => streamed(&script.watch, request).await,
         "Transfer/Fetch" => streamed(&script.fetch, request).await,
@@ -157,14 +165,23 @@ pub(super) enum Break {
     Stall,
 }
 
-/// Links to a server.
+type Accepting = mpsc::UnboundedSender<io::Result<DuplexStream>>;
+
+/// Links to a server, or to several.
 pub(super) struct Links {
-    server: mpsc::UnboundedSender<io::Result<DuplexStream>>,
+    /// Each one's endpoint; all others are the first one's.
+    servers: Vec<(&'static str, Accepting)>,
     /// After how many bytes each of the next connections breaks, the last one first; those after them never do.
     pub(super) breaks: Mutex<Vec<(u64, Break)>>,
     pub(super) dialled: AtomicUsize,
+    /// The endpoints that were dialled, in turn.
+    pub(super) dials: Mutex<Vec<String>>,
     /// Endpoints that nobody listens at.
-    pub(super) down: Vec<&'static str>,
+    pub(super) down: Mutex<Vec<&'static str>>,
+    /// Endpoints that nothing comes from any more, on whatever link.
+    pub(super) silent: Arc<Mutex<Vec<&'static str>>>,
+    /// How many bytes a new link brings in a second at most; 0: any number.
+    pub(super) rate: AtomicUsize,
     /// Bytes that came from the server on the last connection.
     pub(super) came: Arc<AtomicU64>,
 }
@@ -173,16 +190,23 @@ impl Dial for Links {
     fn dial<'a>(&'a self, endpoint: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Link>>> {
         Box::pin(async move {
             self.dialled.fetch_add(1, Ordering::SeqCst);
-            if self.down.contains(&endpoint) {
+            self.dials.lock().unwrap().push(endpoint.to_owned());
+            if self.down.lock().unwrap().contains(&endpoint) {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
             let (here, there) = tokio::io::duplex(1 << 16);
-            self.server.send(Ok(there)).map_err(io::Error::other)?;
+            let own = self.servers.iter().find(|(name, _)| *name == endpoint);
+            let (_, server) = own.unwrap_or(&self.servers[0]);
+            server.send(Ok(there)).map_err(io::Error::other)?;
             self.came.store(0, Ordering::SeqCst);
             let broken = Broken {
                 link: here,
                 breaks: self.breaks.lock().unwrap().pop(),
                 came: self.came.clone(),
+                endpoint: endpoint.to_owned(),
+                silent: self.silent.clone(),
+                rate: self.rate.load(Ordering::SeqCst),
+                resting: None,
             };
             Ok(Box::new(broken) as Box<dyn Link>)
         })
@@ -193,6 +217,10 @@ struct Broken {
     link: DuplexStream,
     breaks: Option<(u64, Break)>,
     came: Arc<AtomicU64>,
+    endpoint: String,
+    silent: Arc<Mutex<Vec<&'static str>>>,
+    rate: usize,
+    resting: Option<Pin<Box<Sleep>>>,
 }
 
 impl AsyncRead for Broken {
@@ -208,11 +236,21 @@ impl AsyncRead for Broken {
             Some((0, Break::Stall)) => return Poll::Pending,
             _ => {}
         }
+        if self.silent.lock().unwrap().contains(&&*self.endpoint) {
+            return Poll::Pending;
+        }
+        if let Some(resting) = &mut self.resting {
+            ready!(resting.as_mut().poll(cx));
+        }
         let most = self.breaks.map_or(u64::MAX, |(left, _)| left);
         let most = buffer
             .remaining()
             .min(usize::try_from(most).unwrap_or(usize::MAX));
-        let mut part = vec![0; most.min(4096)];
+        let slice = match self.rate {
+            0 => 4096,
+            rate => (rate / 10).max(1),
+        };
+        let mut part = vec![0; most.min(slice)];
         let mut part = ReadBuf::new(&mut part);
         let read = Pin::new(&mut self.link).poll_read(cx, &mut part);
         let came = part.filled().len() as u64;
@@ -220,6 +258,9 @@ impl AsyncRead for Broken {
         self.came.fetch_add(came, Ordering::SeqCst);
         if let Some((left, _)) = &mut self.breaks {
             *left -= came;
+        }
+        if self.rate > 0 && came > 0 {
+            self.resting = Some(Box::pin(sleep(Duration::from_millis(100))));
         }
         read
     }
@@ -245,19 +286,32 @@ impl AsyncWrite for Broken {
 
 /// A server that follows `script`, and the links to it.
 pub(super) fn start(script: Script, down: Vec<&'static str>) -> Arc<Links> {
-    let (server, incoming) = mpsc::unbounded_channel();
-    let script = Arc::new(script);
-    let serving = tonic::transport::Server::builder()
-        .add_service(Sessions(script.clone()))
-        .add_service(Versions(script.clone()))
-        .add_service(Transfers(script))
-        .serve_with_incoming(UnboundedReceiverStream::new(incoming));
-    tokio::spawn(serving);
+    let links = start_all(vec![("http://server", script)]);
+    *links.down.lock().unwrap() = down;
+    links
+}
+
+/// Servers at these endpoints, and the links to them.
+pub(super) fn start_all(scripts: Vec<(&'static str, Script)>) -> Arc<Links> {
+    let serve = |(endpoint, script): (&'static str, Script)| {
+        let (server, incoming) = mpsc::unbounded_channel();
+        let script = Arc::new(script);
+        let serving = tonic::transport::Server::builder()
+            .add_service(Sessions(script.clone()))
+            .add_service(Versions(script.clone()))
+            .add_service(Transfers(script))
+            .serve_with_incoming(UnboundedReceiverStream::new(incoming));
+        tokio::spawn(serving);
+        (endpoint, server)
+    };
     Arc::new(Links {
-        server,
+        servers: scripts.into_iter().map(serve).collect(),
         breaks: Mutex::default(),
         dialled: AtomicUsize::new(0),
-        down,
+        dials: Mutex::default(),
+        down: Mutex::default(),
+        silent: Arc::default(),
+        rate: AtomicUsize::new(0),
         came: Arc::default(),
     })
 }
