@@ -242,7 +242,7 @@ impl From<&Refusal> for Failure {
             ),
             Refusal::Damaged { .. } => (
                 Kind::Unavailable,
-                "run the command again: it goes on after what arrived; if it fails again, see to the network and the memory of \
+                "run the command again; if it fails again, see to the network and the memory of \
                  both machines"
                     .to_owned(),
             ),
@@ -351,7 +351,7 @@ impl From<&ClientError> for Failure {
             ),
             ClientError::Stalled { .. } => (
                 Kind::Unavailable,
-                "see to the network and the server, then run the command again, which goes on where it can; a longer \
+                "see to the network and the server, then run the command again; a longer \
                  --stall-timeout is more patient"
                     .to_owned(),
             ),
