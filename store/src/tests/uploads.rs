@@ -14,7 +14,9 @@ use deltaic_format::upload::{UploadItem, UploadTarget};
 use scene::{
     Model, SPAN, Scene, alike, append, check, content, objects, position, small, spools, upload,
 };
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 mod lies;
 mod scene;
@@ -223,6 +225,61 @@ fn damage_while_finishing_is_no_fault_of_the_sender() {
     upload(&store, &target, &items).unwrap();
 }
 
+/// What this process wrote itself it goes on with without reading it, unless someone else wrote to it or it was found damaged.
+#[test]
+fn a_spool_is_not_read_again_by_who_wrote_it() {
+    let scene = Scene::small();
+    let mut store = scene.store();
+    let (target, items) = (scene.target(0), scene.items(0));
+    let all = items.len() as u64;
+    let path = spool_of(&scene.root(), &target);
+    let left = |store: &Store, count: usize| {
+        let mut open = store.open_upload(&target).unwrap();
+        append(&mut open, &items[..count]);
+        open.items()
+    };
+    // Damage that no time tells of.
+    let damage = |quiet: bool| {
+        let mut file = std::fs::File::options();
+        let file = file.read(true).write(true).open(&path).unwrap();
+        let metadata = file.metadata().unwrap();
+        let mut last = [0];
+        file.read_exact_at(&mut last, metadata.len() - 1).unwrap();
+        file.write_all_at(&[last[0] ^ 1], metadata.len() - 1)
+            .unwrap();
+        let later = u64::from(!quiet);
+        let modified = metadata.modified().unwrap() + Duration::from_secs(later);
+        file.set_modified(modified).unwrap();
+    };
+    let held = |store: &Store| store.open_upload(&target).unwrap().items();
+    for count in [2, 3, items.len()] {
+        assert_eq!(left(&store, count), count as u64);
+    }
+    damage(true);
+    assert_eq!(held(&store), all);
+    assert_eq!(held(&store), all);
+    // Finishing finds it.
+    let open = store.open_upload(&target).unwrap();
+    let failed = store.finish_upload(open, &Silent);
+    assert!(
+        matches!(failed, Err(StoreError::Corrupt { .. })),
+        "{failed:?}"
+    );
+    assert_eq!(held(&store), all - 1);
+    assert_eq!(left(&store, items.len()), all);
+    damage(false);
+    assert_eq!(held(&store), all - 1);
+    assert_eq!(left(&store, items.len()), all);
+    damage(true);
+    drop(store);
+    store = Store::open(&scene.root()).unwrap();
+    assert_eq!(held(&store), all - 1);
+    alike(
+        &upload(&store, &target, &items).unwrap(),
+        &scene.outcomes[0],
+    );
+}
+
 #[test]
 fn an_upload_has_one_sender_at_a_time_and_one_target() {
     let scene = Scene::small();
@@ -291,7 +348,7 @@ fn what_nobody_goes_on_with_is_swept_after_a_week() {
         let mut open = store.open_upload(target).unwrap();
         append(&mut open, &scene.items(version)[..1]);
     }
-    let day = std::time::Duration::from_secs(24 * 60 * 60);
+    let day = Duration::from_secs(24 * 60 * 60);
     for (target, days) in [(&old, 8), (&young, 6)] {
         let file = std::fs::File::options()
             .write(true)

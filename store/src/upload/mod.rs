@@ -25,35 +25,63 @@ use deltaic_format::progress::Progress;
 use deltaic_format::upload::{UploadId, UploadItem, UploadPosition, UploadTarget};
 use received::Received;
 use room::Room;
-use spool::Spool;
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use spool::{Mark, Spool};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Uploads that are open in this process: each has one sender at a time.
+/// Uploads that this process knows: each has one sender at a time, and of those that nobody has open, how they were left.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OpenUploads(Arc<Mutex<HashSet<UploadId>>>);
+pub(crate) struct OpenUploads(Arc<Mutex<HashMap<UploadId, Known>>>);
+
+#[derive(Debug)]
+enum Known {
+    Open,
+    Left(Mark),
+}
 
 /// One upload's entry there, for as long as it is open.
 #[derive(Debug)]
 struct Claim {
     open: OpenUploads,
     id: UploadId,
+    /// How it was left, and how it is left.
+    left: Option<Mark>,
 }
 
 impl OpenUploads {
+    fn known(&self) -> MutexGuard<'_, HashMap<UploadId, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn claim(&self, id: UploadId) -> Option<Claim> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.insert(id).then(|| Claim {
+        let left = match self.known().insert(id, Known::Open) {
+            Some(Known::Open) => return None,
+            Some(Known::Left(mark)) => Some(mark),
+            None => None,
+        };
+        Some(Claim {
             open: self.clone(),
             id,
+            left,
         })
+    }
+}
+
+impl Claim {
+    /// Give it up after its spool was removed.
+    fn forget(mut self) {
+        self.left = None;
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.remove(&self.id);
+        let left = self.left.take();
+        let mut known = self.open.known();
+        match left {
+            Some(mark) => known.insert(self.id, Known::Left(mark)),
+            None => known.remove(&self.id),
+        };
     }
 }
 
@@ -63,8 +91,10 @@ pub struct Upload {
     target: UploadTarget,
     spool: Spool,
     room: Room,
+    /// Whether the spool may have been found damaged.
+    doubted: bool,
     /// Given up last.
-    _claim: Claim,
+    claim: Claim,
 }
 
 impl Upload {
@@ -106,6 +136,8 @@ impl Drop for Upload {
         // Whoever sent nothing leaves nothing behind.
         if self.spool.items() == 0 {
             self.spool.remove();
+        } else if !self.doubted {
+            self.claim.left = self.spool.mark();
         }
     }
 }
@@ -123,8 +155,11 @@ impl Store {
         };
         let outcome = self.outcome_on(&target.repo, &target.branch, commit)?;
         // Someone else who sends it learns the same at the end.
-        if outcome.is_some() && self.uploads().claim(target.id).is_some() {
+        if outcome.is_some()
+            && let Some(claim) = self.uploads().claim(target.id)
+        {
             spool::remove(self.folder(), target.id);
+            claim.forget();
         }
         Ok(outcome)
     }
@@ -136,7 +171,7 @@ impl Store {
     ///
     /// [`StoreError::Conflict`] if it is open already; [`StoreError::NoSpace`] if the disk is full.
     pub fn open_upload(&self, target: &UploadTarget) -> Result<Upload> {
-        let Some(claim) = self.uploads().claim(target.id) else {
+        let Some(mut claim) = self.uploads().claim(target.id) else {
             return Err(StoreError::Conflict {
                 what: format!(
                     "this upload to {}@{} is being received on another connection",
@@ -148,9 +183,10 @@ impl Store {
         room.admit()?;
         Ok(Upload {
             room,
-            spool: Spool::open(self.folder(), target)?,
+            spool: Spool::open(self.folder(), target, claim.left.take())?,
             target: target.clone(),
-            _claim: claim,
+            doubted: false,
+            claim,
         })
     }
 
@@ -176,7 +212,12 @@ impl Store {
     /// [`StoreError::Upload`] if something is missing or is not what it claims to be, [`StoreError::Conflict`] if the branch
     /// does not stand at the parent, [`StoreError::Corrupt`] if what the store has of the parent is damaged,
     /// [`StoreError::NoSpace`] if the disk is full. Nothing of it is then visible.
-    pub fn finish_upload(&self, upload: Upload, progress: &dyn Progress) -> Result<CommitOutcome> {
+    pub fn finish_upload(
+        &self,
+        mut upload: Upload,
+        progress: &dyn Progress,
+    ) -> Result<CommitOutcome> {
+        upload.doubted = true;
         let outcome = self.finish(&upload, progress);
         let over = match &outcome {
             Ok(_) => true,

@@ -89,8 +89,14 @@ impl Room {
     /// Remove a spool if nobody has it open.
     fn remove(&self, spool: &Lying) -> bool {
         // Nobody opens it meanwhile.
-        let claim = self.open.claim(spool.id);
-        claim.is_some() && std::fs::remove_file(&spool.path).is_ok()
+        let Some(claim) = self.open.claim(spool.id) else {
+            return false;
+        };
+        let removed = std::fs::remove_file(&spool.path).is_ok();
+        if removed {
+            claim.forget();
+        }
+        removed
     }
 
     /// Remove what was held of uploads that nobody has gone on with for a week.

@@ -12,7 +12,8 @@
 //!
 //! A spool is never fsynced: nothing that is visible depends on it, and whatever of it is used is proven again. So a crash may leave it
 //! with a tail that is torn or was never written. Opening it checks record by record, and it goes on after the last of those that are whole:
-//! the sender sends again from there.
+//! the sender sends again from there. While the process lives that wrote it, nobody else writes to it, and it goes on where it was left (`Mark`)
+//! without being read.
 
 use super::record::{self, Head, Record};
 use super::refused;
@@ -24,7 +25,7 @@ use deltaic_format::upload::{ObjectKind, UploadId, UploadItem, UploadPosition, U
 use deltaic_format::wire::MAX_MESSAGE_BYTES;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"\x89DUP\r\n\x1a\n";
@@ -55,8 +56,34 @@ pub(super) struct Spool {
     held: Held,
 }
 
+/// How a spool was left: what is known of its records, and what the file was like then.
+#[derive(Debug)]
+pub(super) struct Mark {
+    held: Held,
+    stat: Stat,
+}
+
+/// A file as long as nobody has written to it.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl Stat {
+    fn of(file: &File) -> std::io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self {
+            inode: metadata.ino(),
+            len: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        })
+    }
+}
+
 /// What is known of all records.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Held {
     items: u64,
     position: Option<UploadPosition>,
@@ -102,8 +129,8 @@ fn header_of(target: &UploadTarget) -> Vec<u8> {
 }
 
 impl Spool {
-    /// The spool of `target`, as far as it is whole, or a new one.
-    pub(super) fn open(folder: &Folder, target: &UploadTarget) -> Result<Self> {
+    /// The spool of `target`, as far as it is whole, or a new one. One that is as it was `left` is not read.
+    pub(super) fn open(folder: &Folder, target: &UploadTarget, left: Option<Mark>) -> Result<Self> {
         let uploads = folder.uploads();
         fs::create_dir_all(&uploads).map_err(|e| StoreError::io(&uploads, e))?;
         let path = path_of(folder, target.id);
@@ -122,10 +149,13 @@ impl Spool {
             end: header.len() as u64,
             held: Held::default(),
         };
-        let len = spool.file.metadata().map_err(|e| spool.io(e))?.len();
+        let stat = Stat::of(&spool.file).map_err(|e| spool.io(e))?;
         if spool.begins_with(&header) {
-            spool.recover(len);
-            if spool.end < len {
+            match left {
+                Some(left) if left.stat == stat => (spool.end, spool.held) = (stat.len, left.held),
+                _ => spool.recover(stat.len),
+            }
+            if spool.end < stat.len {
                 spool.cut()?;
             }
             return Ok(spool);
@@ -139,6 +169,15 @@ impl Spool {
                 Err(spool.io(e))
             }
         }
+    }
+
+    /// How it is left, if nothing but whole records was written.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        let stat = Stat::of(&self.file).ok()?;
+        (stat.len == self.end).then(|| Mark {
+            held: self.held.clone(),
+            stat,
+        })
     }
 
     fn io(&self, error: std::io::Error) -> StoreError {
