@@ -253,7 +253,7 @@ fn services(state: &Arc<State>) -> Result<(tonic_health::server::HealthReporter,
     let router = tonic::transport::Server::builder()
         .max_concurrent_streams(options.max_streams_per_connection)
         .concurrency_limit_per_connection(options.max_streams_per_connection as usize)
-        .initial_stream_window_size(window / 4 * 3)
+        .initial_stream_window_size(stream_window(options))
         .initial_connection_window_size(window)
         .http2_max_header_list_size(MAX_HEADER_BYTES)
         .http2_max_pending_accept_reset_streams(Some(32))
@@ -293,11 +293,15 @@ fn services(state: &Arc<State>) -> Result<(tonic_health::server::HealthReporter,
 /// What all connections together may have under way to the server: that much memory it takes if nothing of it is read.
 const WINDOWS_BYTES: u64 = 8 << 30;
 
-/// What one may have under way, and one of its streams three quarters of it: 8 MiB carry 400 Mbit/s over a long link of
-/// 150 ms.
+/// What one may have under way: 8 MiB carry 400 Mbit/s over a long link of 150 ms.
 fn window_of(connections: usize) -> u32 {
     let share = WINDOWS_BYTES / (connections as u64).max(1);
     share.clamp(1 << 20, 16 << 20) as u32
+}
+
+/// What one stream of a connection may have under way: three quarters of that.
+fn stream_window(options: &ServeOptions) -> u32 {
+    window_of(options.max_connections) / 4 * 3
 }
 
 /// Headers of one request.

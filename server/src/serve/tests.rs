@@ -22,6 +22,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 mod others;
+mod uploads;
 
 /// Nothing here takes as long as that.
 const TOO_LONG: Duration = Duration::from_secs(60);

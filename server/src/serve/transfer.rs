@@ -130,7 +130,8 @@ impl Transfer {
             requests,
             out,
         };
-        tokio::spawn(receiving.receive().in_current_span());
+        // A server that ends waits until what has arrived is held.
+        (self.state.workers).spawn(receiving.receive().in_current_span());
         Answer::new(call, ReceiverStream::new(answers))
     }
 }

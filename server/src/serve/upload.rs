@@ -4,6 +4,7 @@ use super::progress::Relay;
 use super::state::State;
 use super::status::invalid;
 use super::steps::Pulse;
+use super::stream_window;
 use super::work::{Work, Workers};
 use deltaic_format::answers::CommitOutcome;
 use deltaic_format::fetch::Delivery;
@@ -342,30 +343,30 @@ where
         };
         let result = self.take(&mut taking, given_up).await;
         if let Err(refusal) = &result {
-            let lost = matches!(refusal, Refusal::Interrupted | Refusal::Unavailable { .. });
-            self.keep(taking, lost).await;
+            let unread = match is_of_the_connection(refusal) {
+                true => stream_window(&self.state.options).into(),
+                false => 0,
+            };
+            self.keep(taking, unread).await;
         }
         result
     }
 
-    /// Hold what arrived whole before it went wrong, so that it need not be sent again; where the connection was lost, also
-    /// what nobody has looked at yet. Whoever comes next finds the upload closed.
-    async fn keep(&mut self, mut taking: Taking, lost: bool) {
+    /// Hold what arrived whole before it went wrong, so that it need not be sent again: what was read, and of what nobody has
+    /// looked at yet about `unread` bytes. Whoever comes next has waited for it, and finds the upload closed.
+    async fn keep(&mut self, mut taking: Taking, mut unread: u64) {
         let most = self.state.options.max_upload_bytes;
         let mut upload = match taking.writing.take() {
             Some(writing) => writing.await.ok(),
             None => taking.upload.take(),
         };
-        let mut more = lost && !taking.complete;
         while let Some(held) = upload.take() {
-            while more && taking.pending_bytes < PENDING_BYTES {
+            while unread > 0 && !taking.complete && taking.pending_bytes < PENDING_BYTES {
+                let before = taking.all_bytes;
                 let next = self.requests.next().now_or_never().flatten();
-                let taken = match understood(next) {
-                    Ok(sent @ Some(Sent::Item(_))) => taking.take(sent, most),
-                    Ok(_) => Err(Refusal::Interrupted),
-                    Err(refusal) => Err(refusal),
-                };
-                more = taken.is_ok();
+                let taken = understood(next).and_then(|sent| taking.take(sent, most));
+                let bytes = (taking.all_bytes - before).max(ITEM_BYTES);
+                unread = taken.map_or(0, |()| unread.saturating_sub(bytes));
             }
             let items = std::mem::take(&mut taking.pending);
             taking.pending_bytes = 0;
@@ -433,6 +434,14 @@ where
             }
         }
     }
+}
+
+/// Whether it is the connection that ended, or was given up for a newer one, and nothing is wrong with what came over it.
+fn is_of_the_connection(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::Interrupted | Refusal::Unavailable { .. } | Refusal::Conflict { .. }
+    )
 }
 
 /// What opening an upload comes to.

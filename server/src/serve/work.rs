@@ -87,7 +87,12 @@ impl Workers {
             .unwrap_or_else(|_| Err(failed("it stopped unexpectedly; the server's log says why")))
     }
 
-    /// Wait for all work that has begun, up to `most`. Says whether it has ended.
+    /// Do something that waits for work now and then, on its own.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.running.spawn(task);
+    }
+
+    /// Wait for all that has begun, up to `most`. Says whether it has ended.
     pub(crate) async fn rest(&self, most: Duration) -> bool {
         self.running.close();
         tokio::time::timeout(most, self.running.wait())
