@@ -25,7 +25,8 @@ use std::sync::Arc;
 /// that what is stored can be sent as it is.
 pub const SPAN_ELEMENTS: u64 = crate::base::BASE_BLOCK_ELEMENTS;
 
-/// Bytes that one delivery takes about; it goes above only where a single span does.
+/// Bytes that one delivery takes about. A patch set that is sent as it is stored may take twice as many, and more than that only
+/// a single span.
 pub const DELIVERY_BYTES: u64 = 1 << 20;
 
 /// One tensor of the wanted version, and what the asker holds in its place.
