@@ -4,13 +4,18 @@
 use deltaic_client::remote::{Dial, Link};
 use futures::future::BoxFuture;
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf,
+};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Connected;
 
 /// Bytes that an end writes before the link takes them up.
 const END_BUFFER: usize = 256 << 10;
@@ -64,15 +69,16 @@ pub struct Conditions {
 #[derive(Debug)]
 pub struct Network {
     conditions: Conditions,
-    server: Mutex<mpsc::UnboundedSender<io::Result<DuplexStream>>>,
+    server: Mutex<mpsc::UnboundedSender<io::Result<ServerEnd>>>,
     faults: Mutex<Vec<FaultAt>>,
     to_client: AtomicU64,
     to_server: AtomicU64,
+    read_by_server: Arc<AtomicU64>,
     connections: AtomicU64,
 }
 
 /// The connections that arrive at a server.
-pub type Incoming = tokio_stream::wrappers::UnboundedReceiverStream<io::Result<DuplexStream>>;
+pub type Incoming = tokio_stream::wrappers::UnboundedReceiverStream<io::Result<ServerEnd>>;
 
 impl Network {
     /// Links of these conditions, and where their connections arrive.
@@ -84,6 +90,7 @@ impl Network {
             faults: Mutex::default(),
             to_client: AtomicU64::new(0),
             to_server: AtomicU64::new(0),
+            read_by_server: Arc::default(),
             connections: AtomicU64::new(0),
         };
         (Arc::new(network), Incoming::new(incoming))
@@ -99,7 +106,8 @@ impl Network {
     /// Let these faults happen, and count bytes and connections from 0.
     pub fn plan(&self, faults: Vec<FaultAt>) {
         *self.faults() = faults;
-        for counter in [&self.to_client, &self.to_server, &self.connections] {
+        let counters = [&self.to_client, &self.to_server, &self.connections];
+        for counter in counters.into_iter().chain([&*self.read_by_server]) {
             counter.store(0, Ordering::SeqCst);
         }
     }
@@ -107,6 +115,11 @@ impl Network {
     /// Bytes that have gone a way.
     pub fn bytes(&self, way: Way) -> u64 {
         self.counter(way).load(Ordering::SeqCst)
+    }
+
+    /// Bytes that the server has read: of those that have gone to it, all but what a cut has lost on its way.
+    pub fn read_by_server(&self) -> u64 {
+        self.read_by_server.load(Ordering::SeqCst)
     }
 
     /// Connections that were made.
@@ -158,6 +171,10 @@ impl Network {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
+        let server = ServerEnd {
+            end: server,
+            read: Arc::clone(&self.read_by_server),
+        };
         sender
             .send(Ok(server))
             .map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
@@ -256,6 +273,51 @@ async fn arrive(
         }
     }
     let _ = to.shutdown().await;
+}
+
+/// A server's end of a connection, which counts what is read of it.
+#[derive(Debug)]
+pub struct ServerEnd {
+    end: DuplexStream,
+    read: Arc<AtomicU64>,
+}
+
+impl Connected for ServerEnd {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) -> Self::ConnectInfo {}
+}
+
+impl AsyncRead for ServerEnd {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.end).poll_read(context, buffer);
+        let len = buffer.filled().len() - before;
+        self.read.fetch_add(len as u64, Ordering::SeqCst);
+        read
+    }
+}
+
+impl AsyncWrite for ServerEnd {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.end).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.end).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.end).poll_shutdown(context)
+    }
 }
 
 /// A client's way through a [`Network`].

@@ -2,18 +2,22 @@
 //! gets through between two cuts, and what arrives is, byte for byte, what was committed.
 
 use deltaic_client::asynchronous::pull;
-use deltaic_client::transfer::copy_branch;
+use deltaic_client::transfer::{Copied, copy_branch};
 use deltaic_client::{
     ClientError, PullOptions, PullOutcome, RemoteOptions, ReplicaFolder, Repository,
 };
+use deltaic_format::fetch::FetchRequest;
 use deltaic_format::ids::CommitId;
 use deltaic_format::progress::Silent;
-use deltaic_tests::linked::{Hurry, Linked, large_model, main_branch, policy, request_to};
+use deltaic_tests::linked::{Hurry, Linked, collect, large_model, main_branch, policy, request_to};
 use deltaic_tests::network::{Conditions, Fault, FaultAt, Way};
 use deltaic_tests::stores::assert_same_files;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What travels between two cuts besides a delivery: greeting, handshake, headers, answers to other questions.
+const ALLOWANCE: u64 = 16 << 10;
 
 /// A server with three versions, and where their checkpoints lie.
 fn filled(conditions: Conditions) -> (Linked, Vec<CommitId>, Vec<PathBuf>) {
@@ -136,38 +140,73 @@ async fn a_pull_in_parts_over_several_connections_is_exact_through_cuts() {
     }
 }
 
+/// Bytes of the longest delivery of a history that is copied.
+async fn longest_delivery(linked: &Linked, ids: &[CommitId]) -> u64 {
+    let mut parent = None;
+    let mut longest = 0;
+    for &id in ids {
+        let version = linked.snapshot(id);
+        let request = FetchRequest::all(policy(), &version, parent.as_ref());
+        let chunks = collect(linked.local(), &request).await.unwrap();
+        longest = (chunks.iter().map(|chunk| chunk.delivery.len())).fold(longest, u64::max);
+        parent = Some(version);
+    }
+    longest
+}
+
+async fn copy(from: &Linked, to: &Linked) -> Result<Copied, ClientError> {
+    let (from, to) = (from.remote(), to.remote());
+    copy_branch(from, to, &policy(), &main_branch(), Arc::new(Silent)).await
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_history_copied_through_cuts_is_the_same_history() {
     let (from, ids, folders) = filled(Conditions::default());
     let newest_first: Vec<CommitId> = ids.iter().rev().copied().collect();
-    for (cut_from, cut_to) in [(true, false), (false, true), (true, true)] {
+    // As soon as the longest delivery gets through between two cuts, all of them do.
+    let least = longest_delivery(&from, &ids).await + ALLOWANCE;
+    for number in 0..9 {
+        let bytes = least + number * 90_001;
+        let (cut_from, cut_to) = [(true, true), (false, true), (true, false)][number as usize % 3];
         let to = &Linked::direct();
-        let faults = |cut, way| {
-            if cut {
-                cuts(way, 2_200_000)
-            } else {
-                Vec::new()
-            }
-        };
+        let faults = |cut, way| if cut { cuts(way, bytes) } else { Vec::new() };
         from.plan(faults(cut_from, Way::ToClient)).await;
         to.plan(faults(cut_to, Way::ToServer)).await;
-        let (repo, branch) = (policy(), main_branch());
-        let silent = || Arc::new(Silent);
-        let copied = copy_branch(from.remote(), to.remote(), &repo, &branch, silent()).await;
-        let copied = copied.unwrap();
+        let copied = copy(&from, to).await;
+        let copied = copied.unwrap_or_else(|error| panic!("cuts after {bytes}: {error}"));
         assert_eq!((copied.versions, copied.head), (3, ids[2]));
         for (linked, cut) in [(&from, cut_from), (to, cut_to)] {
             let (.., connections) = linked.traffic();
-            assert_eq!(cut, connections > 3, "{connections}");
+            assert_eq!(cut, connections > 3, "{bytes}: {connections}");
         }
-        assert_eq!(to.history(&repo, &branch), newest_first);
+        assert_eq!(to.history(&policy(), &main_branch()), newest_first);
         for (&id, folder) in ids.iter().zip(&folders) {
             to.assert_stored(id, folder);
         }
         to.assert_healthy();
         // Once more: there is nothing to do.
-        let copied = copy_branch(from.remote(), to.remote(), &repo, &branch, silent()).await;
-        assert_eq!(copied.unwrap().versions, 0);
-        assert_eq!(to.history(&repo, &branch), newest_first);
+        assert_eq!(copy(&from, to).await.unwrap().versions, 0);
+        assert_eq!(to.history(&policy(), &main_branch()), newest_first);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_never_gets_on_is_given_up_and_goes_on_later() {
+    let (from, ids, folders) = filled(Conditions::default());
+    let least = longest_delivery(&from, &ids).await;
+    let to = Linked::direct();
+    // Everything shorter gets through.
+    to.plan(cuts(Way::ToServer, least - ALLOWANCE)).await;
+    let error = copy(&from, &to).await;
+    let error = error.expect_err("one delivery never arrives");
+    assert!(
+        matches!(error, ClientError::Unreachable { .. }),
+        "{error:?}"
+    );
+    to.plan(Vec::new()).await;
+    let copied = copy(&from, &to).await.unwrap();
+    assert_eq!(copied.head, ids[2]);
+    for (&id, folder) in ids.iter().zip(&folders) {
+        to.assert_stored(id, folder);
     }
 }
