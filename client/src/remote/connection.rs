@@ -22,7 +22,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Response, Status, Streaming};
@@ -216,9 +216,8 @@ impl Connection {
         let mut call = pin!(AssertUnwindSafe(call).catch_unwind());
         let mut silence = Silence::new(self);
         loop {
-            silence.check(self)?;
-            match timeout(silence.pause(), &mut call).await {
-                Err(_) => {}
+            match timeout_at(silence.next_look(), &mut call).await {
+                Err(_) => silence.look(self)?,
                 Ok(Err(_)) => return Err(self.unreadable_status()),
                 Ok(Ok(Err(status))) => return Err(Failure::status(&self.endpoint, &status)),
                 Ok(Ok(Ok(response))) => return Ok(response.into_inner()),
@@ -307,9 +306,9 @@ impl<T> Incoming<T> {
     /// The next message, if it ends the silence soon enough. Dropped before it came, no message is lost.
     pub(super) async fn next_in(&mut self, silence: &mut Silence) -> Result<Option<T>, Failure> {
         loop {
-            silence.check(&self.connection)?;
-            if let Ok(message) = timeout(silence.pause(), self.message()).await {
-                return message;
+            match timeout_at(silence.next_look(), self.message()).await {
+                Ok(message) => return message,
+                Err(_) => silence.look(&self.connection)?,
             }
         }
     }

@@ -14,7 +14,8 @@ const LIFE: u64 = 1024;
 /// for those that share the line.
 const OTHERS: u64 = 16 * wire::MAX_MESSAGE_BYTES as u64;
 
-/// Looks at a line within the time that it may be silent.
+/// Looks at a line within the time that it may be silent. It is so many in a row that find nothing which count, not the time:
+/// a process that was stopped for a while looks once.
 const LOOKS: u32 = 8;
 
 /// Time without a message while one is waited for.
@@ -26,36 +27,41 @@ const LOOKS: u32 = 8;
 pub(super) struct Silence {
     /// When it began, and what had come over the connection by then.
     began: (Instant, u64),
-    /// The same for the last time that enough had come to be a part of an answer.
-    heard: (Instant, u64),
+    /// What had come the last time that it was enough to be a part of an answer, and how many looks ago that was.
+    heard: (u64, u32),
     between_looks: Duration,
+    next_look: Instant,
 }
 
 impl Silence {
     pub(super) fn new(connection: &Connection) -> Self {
-        let now = (Instant::now(), connection.came());
+        let (now, came) = (Instant::now(), connection.came());
+        let between_looks = connection.stall() / LOOKS;
         Self {
-            began: now,
-            heard: now,
-            between_looks: connection.stall() / LOOKS,
+            began: (now, came),
+            heard: (came, 0),
+            between_looks,
+            next_look: now + between_looks,
         }
     }
 
-    /// How long to wait until it is checked again.
-    pub(super) fn pause(&self) -> Duration {
-        self.between_looks
+    /// When to look at it next.
+    pub(super) fn next_look(&self) -> Instant {
+        self.next_look
     }
 
-    /// Fail if it has lasted too long.
-    pub(super) fn check(&mut self, connection: &Connection) -> Result<(), Failure> {
+    /// Look at it, and fail if it has lasted too long.
+    pub(super) fn look(&mut self, connection: &Connection) -> Result<(), Failure> {
         let (came, stall) = (connection.came(), connection.stall());
         let patience = connection.patience().max(stall);
         let stalled = |after| Err(Failure::stalled(connection.endpoint(), after));
         let (lasts, others) = (self.began.0.elapsed(), came - self.began.1 > OTHERS);
-        if came - self.heard.1 >= LIFE {
-            self.heard = (Instant::now(), came);
-        }
-        match self.heard.0.elapsed() >= stall || (lasts >= stall && others) {
+        self.next_look = Instant::now() + self.between_looks;
+        self.heard = match came - self.heard.0 >= LIFE {
+            true => (came, 0),
+            false => (self.heard.0, self.heard.1 + 1),
+        };
+        match self.heard.1 >= LOOKS || (lasts >= stall && others) {
             true => stalled(stall),
             false if lasts >= patience => stalled(patience),
             false => Ok(()),

@@ -1,7 +1,7 @@
 //! Messages that come slowly, and messages that do not come at all although something does.
 
 use super::server::{Script, remote, start};
-use super::{begin_of, end, fetch, messages, request};
+use super::{answer, begin_of, end, everything, fetch, messages, request};
 use crate::{ClientError, Remote, RemoteOptions, Repository as _};
 use bytes::Bytes;
 use deltaic_format::fetch::{Delivery, FetchRequest, Position, Span};
@@ -126,5 +126,27 @@ async fn an_answer_that_hangs_beside_others_with_heartbeats_is_a_stall() {
         () = fetched => {}
         item = watch.next() => panic!("{item:?}"),
     }
+    assert_eq!(links.dialled.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_was_stopped_for_a_while_hears_the_server_first() {
+    let slow = |wire: proto::FetchRequest| {
+        let answer = stream::once(async move {
+            sleep(Duration::from_secs(20)).await;
+            messages(answer(&wire))
+        });
+        answer.flatten().boxed()
+    };
+    let script = Script {
+        fetch: Box::new(slow),
+        ..Script::default()
+    };
+    let links = start(script, vec![]);
+    let remote = remote(&links);
+    let fetched = tokio::spawn(async move { fetch(&remote).await });
+    sleep(Duration::from_secs(10)).await;
+    tokio::time::advance(10 * STALL).await;
+    assert_eq!(fetched.await.unwrap().unwrap(), everything());
     assert_eq!(links.dialled.load(Ordering::SeqCst), 1);
 }
