@@ -68,9 +68,6 @@ pub async fn commit(
         shadow,
         progress,
     };
-    if let Some(outcome) = publication.already_published().await? {
-        return Ok(outcome);
-    }
     match publication.run(false).await {
         // Someone changed the shadow's files, or the disk did.
         Err(ClientError::Modified { .. } | ClientError::Proof { .. }) => {
@@ -98,7 +95,17 @@ struct Publication {
 impl Publication {
     /// Send the version; with `repair`, all that the shadow holds is checked first.
     async fn run(&self, repair: bool) -> Result<CommitOutcome> {
-        let parent = self.parent().await?;
+        let head = self.head().await?;
+        // After the look at the branch: what an earlier attempt publishes after this makes the same upload as this one, on
+        // top of that head.
+        if let Some(outcome) = self.already_published().await? {
+            return Ok(outcome);
+        }
+        self.request.check_expected(head)?;
+        let parent = match head {
+            Some(head) => Some(self.repository.snapshot(&self.request.repo, head).await?),
+            None => None,
+        };
         let shadow = Shadow::open(self.shadow.clone(), Arc::clone(&self.progress)).await?;
         let (shadow, held) = match &parent {
             None => (shadow, None),
@@ -198,28 +205,24 @@ impl Publication {
         })
     }
 
-    /// The version that the branch stands at, which must be the expected one.
-    async fn parent(&self) -> Result<Option<Snapshot>> {
+    /// Where the branch stands; `None` if there is no repository yet.
+    async fn head(&self) -> Result<Option<CommitId>> {
         let CommitRequest { repo, branch, .. } = &self.request;
         let branches = match self.repository.branches(repo).await {
             Ok(branches) => branches,
-            Err(ClientError::Refused(Refusal::NotFound { .. })) => {
-                self.request.check_expected(None)?;
-                return Ok(None);
-            }
+            Err(ClientError::Refused(Refusal::NotFound { .. })) => return Ok(None),
             Err(other) => return Err(other),
         };
         let head = branches.iter().find(|record| record.branch == *branch);
         let head = head.map(|record| record.commit);
-        let Some(head) = head else {
-            return Err(Refusal::NotFound {
+        match head {
+            Some(head) => Ok(Some(head)),
+            None => Err(Refusal::NotFound {
                 kind: "branch".to_owned(),
                 name: format!("{branch} of {repo}"),
             }
-            .into());
-        };
-        self.request.check_expected(Some(head))?;
-        self.repository.snapshot(repo, head).await.map(Some)
+            .into()),
+        }
     }
 
     async fn files(&self, parent: Option<Snapshot>) -> Result<Arc<CheckpointFiles>> {
